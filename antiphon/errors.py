@@ -44,6 +44,7 @@ __all__ = [
     "Conflict",
     "ConnectorError",
     "ConversationLost",
+    "EngineLost",
     "Forbidden",
     "GrammarError",
     "InternalError",
@@ -259,6 +260,14 @@ class BackendError(RunError):
     @property
     def is_transient(self) -> bool:  # type: ignore[override]
         return not self.permanent
+
+
+class EngineLost(BackendError):
+    """The process of an engine of this server ended, for example because the system needed its
+    memory. The next request starts it again."""
+
+    def __init__(self) -> None:
+        super().__init__("The engine is gone: its process ended.")
 
 
 class Unavailable(RunError):

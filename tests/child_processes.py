@@ -16,6 +16,17 @@ def child_processes() -> set[int]:
     return {int(pid) for each in lists for pid in each.read_text().split()}
 
 
+def descendants(pid: int) -> dict[int, str]:
+    """Return the processes that a process, and those that it has started, have started: id →
+    command line."""
+    found: dict[int, str] = {}
+    for each in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, each.read_text().split()):
+            command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ")
+            found |= {child: command.decode().strip()} | descendants(child)
+    return found
+
+
 def socket_path(pid: int) -> Path:
     """Return the path of the Unix socket on which a process listens."""
     mine = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}

@@ -13,7 +13,13 @@ from antiphon.engines.gguf.reader import GgufHeader, read_gguf
 from antiphon.engines.llama.process import LlamaProcess
 from antiphon.engines.llama.server_program import ServerSetup
 from antiphon.engines.llama.tokenizer import require_llama
-from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest, SetupError
+from antiphon.errors import (
+    CONTEXT_LENGTH_EXCEEDED,
+    BackendError,
+    EngineLost,
+    InvalidRequest,
+    SetupError,
+)
 
 from .base import Prefixes, Role, Text, Vector
 from .reranker import RerankResult, as_relevance, parse_ranking
@@ -168,13 +174,10 @@ class _Reader:
     async def post(self, target: str, body: Mapping[str, Any], param: str) -> Any:
         """Send a request to llama.cpp. ``param``: the field of the client's request that has the
         texts. Raises ``InvalidRequest`` if a text is too long, and ``BackendError``."""
-        await self._process.start()
-        client = self._process.client
         try:
-            answer = await client.post(target, body)
-        except OSError:
-            await self._process.end(client)
-            raise BackendError("The engine is gone: its process ended.") from None
+            answer = await self._post(target, body)
+        except EngineLost:  # perhaps because of another request
+            answer = await self._post(target, body)
         if (error := answer.get("error")) is None:
             return answer
         message = error.get("message", "unknown error")
@@ -186,6 +189,15 @@ class _Reader:
                 code=CONTEXT_LENGTH_EXCEEDED,
             )
         raise BackendError(f"The engine failed: {message}")
+
+    async def _post(self, target: str, body: Mapping[str, Any]) -> Any:
+        await self._process.start()
+        client = self._process.client
+        try:
+            return await client.post(target, body)
+        except OSError:
+            await self._process.end(client)
+            raise EngineLost from None
 
     async def shortened(self, text: str, query: str) -> str:
         """Return the beginning of ``text`` that fits into the context with ``query``."""

@@ -11,15 +11,20 @@ from pathlib import Path
 import structlog
 
 from antiphon.audio.hosted import HostedTranscriber
-from antiphon.backends.base import Backend, Status
-from antiphon.backends.on_demand import OnDemandBackend, ProgressCallback
+from antiphon.backends.base import Backend, Reply, Status
+from antiphon.backends.on_demand import (
+    OnDemandBackend,
+    OnDemandReply,
+    Prepare,
+    ProgressCallback,
+)
 from antiphon.backends.reading import EmbeddingBackend, TranscriptionBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.embeddings.hosted import EmbedderDescription, HostedEmbedder
 from antiphon.engines.hosted.description import EngineDescription
 from antiphon.engines.hosted.engine import hosted_engine
-from antiphon.errors import AntiphonError, BackendError
+from antiphon.errors import AntiphonError, EngineLost
 from antiphon.inference.sampling import SessionSignal
 from antiphon.ipc.blocking_client import BlockingClient
 from antiphon.ipc.client import CallClient
@@ -52,8 +57,8 @@ class HostedModels:
     """
 
     def __init__(self, path: Path) -> None:
-        self.calls = CallClient(path, on_lost=_host_is_gone, wait_s=_HOST_WAIT_S)
-        self.blocking = BlockingClient(path, on_lost=_host_is_gone)
+        self.calls = CallClient(path, on_lost=EngineLost, wait_s=_HOST_WAIT_S)
+        self.blocking = BlockingClient(path, on_lost=EngineLost)
         self._statuses: Mapping[str, Status] = {}
 
     @classmethod
@@ -130,6 +135,16 @@ class HostedBackend(OnDemandBackend):
         super().__init__(name, make, context_size=context_size)
         self._models = models
 
+    async def _reply(self, prepare: Prepare) -> OnDemandReply:
+        async def prepare_twice(backend: Backend) -> Reply:
+            try:
+                return await prepare(backend)
+            except EngineLost:
+                await self._models.calls.connect()  # waits until the host has been started again
+                return await prepare(backend)
+
+        return await super()._reply(prepare_twice)
+
     @property
     def status(self) -> Status:
         return self._models.status(self._name)
@@ -176,7 +191,3 @@ class HostedModelManager:
             "manage_model", action, name, returns=ManagedModel
         )
         return found
-
-
-def _host_is_gone() -> BackendError:
-    return BackendError("The process that runs the models has ended; it is started again.")

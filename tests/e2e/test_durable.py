@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import random
+import signal
 from contextlib import ExitStack
 from functools import reduce
 from operator import or_
@@ -23,6 +25,7 @@ import pytest
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
 from antiphon.wire.events import EVENTS, Event
+from tests.child_processes import LINUX, descendants
 from tests.e2e.server import Server, serving
 from tests.real.postgres import Postgres
 
@@ -177,6 +180,54 @@ def test_run_survives_the_death_of_its_process(tmp_path: Path, kills: int) -> No
         _check_all(readers, expected)
         resumed += sum(reader.resumed for reader in readers)
     assert resumed, "nobody was ever interrupted"
+
+
+@LINUX
+@pytest.mark.requirement("API-DURABLE")
+@pytest.mark.parametrize(
+    ("settings", "victim"),
+    [("", "server_program"), ("workers = 2", "server_program"), ("workers = 2", " host")],
+)
+def test_responses_survive_the_death_of_the_engine(
+    tmp_path: Path, settings: str, victim: str, kills: int
+) -> None:
+    """Only a process that computes tokens is killed. Background runs, streams and plain requests
+    go on: the text is that of an undisturbed response."""
+    dice = random.Random(kills)
+    with serving(tmp_path, settings) as server:
+        expected = asyncio.run(_uninterrupted_events(server))
+        for _ in range(kills):
+            readers = asyncio.run(_start_run(server))
+            answers = asyncio.run(
+                _follow_beside_kill(server, readers, victim, dice.uniform(0.2, 2.0))
+            )
+            _check_all(readers, expected)
+            assert answers == expected
+        assert all(reader.resumed == 0 for reader in readers)
+
+
+async def _follow_beside_kill(
+    server: Server, readers: list[Reader], victim: str, moment_s: float
+) -> list[str]:
+    """Follow the readers, and send a plain request and a stream, while the process ``victim`` is
+    killed. Returns the texts of both."""
+    async with httpx.AsyncClient(timeout=120) as client, asyncio.timeout(120):
+        url = f"{server.url}/responses"
+        plain = asyncio.create_task(client.post(url, json=_create(PROMPTS[0])))
+        stream = asyncio.create_task(client.post(url, json={**_create(PROMPTS[1]), "stream": True}))
+        following = [asyncio.create_task(reader.follow(server)) for reader in readers]
+        await asyncio.sleep(moment_s)  # the moment of death is what is tried here
+        processes = descendants(server.process.pid)
+        (pid,) = (pid for pid, command in processes.items() if command.endswith(victim))
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.gather(*following)
+        events = [
+            json.loads(line[6:])
+            for line in (await stream).text.splitlines()
+            if line.startswith("data: {")
+        ]
+        responses = ((await plain).json(), events[-1]["response"])
+    return [response["output"][0]["content"][0]["text"] for response in responses]
 
 
 @pytest.mark.requirement("API-DURABLE", "API-MANY-PROCESSES")

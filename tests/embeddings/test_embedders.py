@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import signal
 import threading
 from array import array
 from pathlib import Path
@@ -18,6 +20,7 @@ from antiphon.embeddings.thread_worker import WINDOW_TOKENS, Piece, ThreadedEmbe
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.models.catalog import load
 from antiphon.testing.embedder_check import check_embedder, dot_product
+from tests.child_processes import LINUX, child_processes
 from tests.fakes.embedder import WordEmbedder
 from tests.real.embedded_model import smollm2
 from tests.tiny_models.tiny_tools import GGUF
@@ -70,6 +73,26 @@ async def test_llama_embedder_passes_the_check() -> None:
         await embedder.embed(("word " * 1500,))
     assert (refused.value.param, refused.value.code) == ("input", "context_length_exceeded")
     await check_embedder(embedder)
+
+
+@LINUX
+@pytest.mark.e2e
+async def test_llama_embedder_outlives_its_process() -> None:
+    pytest.importorskip("xllamacpp")
+    from antiphon.embeddings.llama import load as load_embedder
+
+    others = child_processes()
+    embedder = await load_embedder(await asyncio.to_thread(smollm2), pooling="mean")
+    try:
+        expected = (await embedder.embed(("cat",), "query")).vectors
+        (pid,) = child_processes() - others
+        embedding = asyncio.create_task(embedder.embed(("cat " * 100, "cat"), "query"))
+        await asyncio.sleep(0)
+        os.kill(pid, signal.SIGKILL)
+        made = await embedding
+        assert dot_product(made.vectors[1], expected[0]) > 0.999
+    finally:
+        await embedder.close()
 
 
 # --- parts ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.audio.base import TranscriptionTask
-from antiphon.backends.base import Backend
+from antiphon.backends.base import Backend, Reply
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.on_demand import OnDemandBackend
@@ -27,13 +27,13 @@ from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.hosted.description import EngineDescription
 from antiphon.engines.hosted.engine import HostedEngine, hosted_engine
-from antiphon.errors import BackendError, InvalidRequest, NotFound, SetupError
+from antiphon.errors import BackendError, EngineLost, InvalidRequest, NotFound, SetupError
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.inference.sampling import Session
 from antiphon.inference.tokens import Constraint, Prompt
 from antiphon.ipc.server import CallServer
 from antiphon.models.catalog import Catalog, ServedModel
-from antiphon.models.hosted_models import HostedModelManager, HostedModels, is_hosted
+from antiphon.models.hosted_models import HostedBackend, HostedModelManager, HostedModels, is_hosted
 from antiphon.models.manager import ConfiguredModel, ModelManager
 from antiphon.models.model_host import ModelHostSession
 from antiphon.testing.embedder_check import check_embedder
@@ -217,6 +217,28 @@ async def test_backend_answers_and_loads_again_after_an_unload(tmp_path: Path) -
             async with asyncio.timeout(60):
                 while backend.status.value == "loaded":
                     await asyncio.sleep(0.01)
+        await backend.close()
+
+
+async def test_request_is_prepared_again_if_its_host_was_lost(tmp_path: Path) -> None:
+    class LostBackend(LocalBackend):
+        losses = 0
+
+        async def prepare(self, conversation: Conversation, options: Options) -> Reply:
+            self.losses += 1
+            if self.losses == 1:
+                raise EngineLost
+            return await super().prepare(conversation, options)
+
+    async def make(progress: Any) -> Backend:
+        return LostBackend(host.engine, ChatDialect(host.engine.card, host.engine.tokenizer))
+
+    async with hosting(tmp_path) as (host, models):
+        backend = HostedBackend(models, "m", make, context_size=None)
+        await backend.load()
+        said = Message(role="user", content=(InputText(text="Hi"),))
+        reply = await backend.prepare(Conversation(items=(said,)), Options())
+        assert [deltas async for deltas in batches_of(reply)]
         await backend.close()
 
 

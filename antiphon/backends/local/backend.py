@@ -26,6 +26,7 @@ from antiphon.dialects.base import DescribedDialect, Dialect, MessageDialect, Re
 from antiphon.dialects.tools import collect_tools, restrict_tools
 from antiphon.engines.base import CachingEngine, Engine, ImageMeasurer, Sampling, SessionObserver
 from antiphon.engines.common.matched_generation import MatchedGeneration
+from antiphon.engines.common.restarted_engine import RestartedEngine
 from antiphon.engines.common.watched_generation import GrammarWatch
 from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
@@ -53,7 +54,7 @@ class LocalBackend(Backend):
         self._dialect = dialect
         self._heads = PromptHeads(dialect)
         self._grammars = GrammarCache()
-        self._watch = GrammarWatch(engine)
+        self._watch = GrammarWatch(RestartedEngine(engine))
         described = dialect if isinstance(dialect, DescribedDialect) else None
         self._thinks = None if described is None else described.thinks
         self._template = "" if described is None else described.template_source
@@ -424,8 +425,6 @@ class LocalReply(Reply):
         constraint = None if self._reasoning_cut else self._interrupted_constraint
         end_ids = {*self._engine.tokenizer.end_ids, *self._rendered.stop_ids}
         if constraint is None:
-            if sampling.constraint is None or not self._engine.capabilities.masks_delay_others:
-                return self._engine.generate(prompt, sampling)
             return self._watch.generate(prompt, sampling, end_ids)
         tracker = self._watch.tracker
         grammar = await asyncio.to_thread(
@@ -433,11 +432,11 @@ class LocalReply(Reply):
         )
         if grammar is not None:
             return MatchedGeneration(
-                self._engine, grammar, prompt, sampling, tracker.turns
+                self._watch.engine, grammar, prompt, sampling, tracker.turns
             ).chunks()
         if constraint.needed:
             raise CannotContinue("its grammar cannot be continued")
-        return self._engine.generate(prompt, sampling)
+        return self._watch.engine.generate(prompt, sampling)
 
     def _read(
         self, chunk: Chunk, sampled: array[int]

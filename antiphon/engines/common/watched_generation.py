@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from antiphon.engines.base import Engine, Sampling
-from antiphon.inference.tokens import Chunk, Prompt
+from antiphon.engines.base import Sampling
+from antiphon.errors import EngineLost
+from antiphon.inference.tokens import Chunk, Constraint, Prompt
 
 from .grammar_state import GrammarState, GrammarTracker, grammar_too_costly
 from .matched_generation import MatchedGeneration
+from .restarted_engine import RestartedEngine
 
 #: CPU seconds that the masks of a generation may take in the engine's loop, and the seconds that
 #: each of its tokens adds. The masks of usual schemas take a tenth of this.
@@ -33,44 +35,77 @@ _MAX_COSTLY = 1024
 
 
 class GrammarWatch:
-    """Generates under grammars, and measures them. One instance serves all generations of
-    ``engine``. ``tracker``: makes the states of its grammars."""
+    """Generates with ``engine``, and measures the grammars of its generations. One instance serves
+    all generations of the engine. ``tracker``: makes the states of grammars."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: RestartedEngine) -> None:
+        self.engine = engine
         self.tracker = GrammarTracker(engine.tokenizer)
         self._costly: OrderedDict[str, None] = OrderedDict()
 
-    async def generate(
+    def generate(
         self, prompt: Prompt, sampling: Sampling, end_ids: Collection[int]
     ) -> AsyncGenerator[Chunk, None]:
-        """Yield chunks as ``Engine.generate`` does, under the constraint of ``sampling``. Raises
-        ``BackendError`` if the grammar is too costly for this process, too. ``end_ids``: ids that
-        may end the output once it matches the whole grammar."""
-        assert sampling.constraint is not None
-        lark = sampling.constraint.lark
-        grammar = await asyncio.to_thread(self.tracker.start, lark, (), end_ids)
-        sampled: list[int] = []
+        """Return an iterator over chunks, as ``Engine.generate`` does. It also raises
+        ``BackendError`` if the grammar of ``sampling`` is too costly for this process, too.
+        ``end_ids``: ids that may end the output once it matches the whole grammar."""
+        if sampling.constraint is None:
+            return self.engine.generate(prompt, sampling)
+        return self._generate(prompt, sampling, sampling.constraint, end_ids)
+
+    async def _generate(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        constraint: Constraint,
+        end_ids: Collection[int],
+    ) -> AsyncGenerator[Chunk, None]:
+        lark, sampled = constraint.lark, list[int]()
+        grammar: GrammarState | None = None
+        if self.engine.capabilities.masks_delay_others:
+            grammar = await asyncio.to_thread(self.tracker.start, lark, (), end_ids)
         if grammar is None or not self._is_costly(lark, grammar):
             meter = None if grammar is None else _Meter(grammar)
-            async with aclosing(self._engine.generate(prompt, sampling)) as chunks:
-                async for chunk in chunks:
-                    sampled += chunk.ids
-                    yield chunk
-                    if meter is not None and meter.feed(chunk.ids) and chunk.finish is None:
-                        break
-                else:
-                    return
-            if meter is not None:
-                await meter.finish()
-            self._remember(lark)
+            try:
+                async with aclosing(self.engine.generate(prompt, sampling)) as chunks:
+                    async for chunk in chunks:
+                        sampled += chunk.ids
+                        yield chunk
+                        if meter is not None and meter.feed(chunk.ids) and chunk.finish is None:
+                            break
+                    else:
+                        return
+                if meter is not None:
+                    await meter.finish()
+                self._remember(lark)
+            except EngineLost:
+                grammar = await self._restored(constraint, sampled, end_ids)
+                if grammar is None:
+                    raise
         assert grammar is not None
+        async with aclosing(self._matched(prompt, sampling, grammar, sampled)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _matched(
+        self, prompt: Prompt, sampling: Sampling, grammar: GrammarState, sampled: Sequence[int]
+    ) -> AsyncGenerator[Chunk, None]:
+        """Generate without the grammar what follows the ids ``sampled``, and match it.
+        ``grammar``: its state after these ids."""
         rest = Prompt((*prompt.ids, *sampled), prompt.images)
         sampling = replace(sampling, max_tokens=sampling.max_tokens - len(sampled))
-        matched = MatchedGeneration(self._engine, grammar, rest, sampling, self.tracker.turns)
+        matched = MatchedGeneration(self.engine, grammar, rest, sampling, self.tracker.turns)
         async with aclosing(matched.chunks()) as chunks:
             async for chunk in chunks:
                 yield replace(chunk, cached_tokens=None) if sampled else chunk
+
+    async def _restored(
+        self, constraint: Constraint, sampled: Sequence[int], end_ids: Collection[int]
+    ) -> GrammarState | None:
+        """Return the state of a grammar after the sampled ids; None if it cannot be continued."""
+        if not self.engine.capabilities.logit_bias:
+            return None
+        return await asyncio.to_thread(self.tracker.start, constraint.lark, sampled, end_ids)
 
     def _is_costly(self, lark: str, grammar: GrammarState) -> bool:
         return lark in self._costly or grammar.spent_s > _COMPILE_ALLOWANCE_S

@@ -32,7 +32,7 @@ from antiphon.engines.common.request_checks import (
 )
 from antiphon.engines.gguf.model_card import gguf_card
 from antiphon.engines.gguf.reader import read_gguf
-from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
+from antiphon.errors import BackendError, EngineLost, InvalidRequest, SetupError, UnreadableImage
 from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt
 from antiphon.support.tasks import BackgroundTasks, running
@@ -356,7 +356,7 @@ class LlamaEngine:
             stream.end()
         except OSError as error:
             await self._process.end(client)
-            failure = BackendError("The engine is gone: its process ended.")
+            failure = EngineLost()
             failure.__cause__ = error
             stream.end(failure)
         except Exception as error:
@@ -427,7 +427,7 @@ class LlamaEngine:
         except BackendError as error:
             raise UnreadableImage(error.message.rstrip("."), image.content) from None
         except OSError:
-            raise BackendError("The engine is gone: its process ended.") from None
+            raise EngineLost from None
 
     def _check(self, prompt: Prompt, sampling: Sampling) -> None:
         accepts_images = self._detokenizer is not None

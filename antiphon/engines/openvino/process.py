@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from antiphon.errors import BackendError, SetupError
+from antiphon.errors import BackendError, EngineLost, SetupError
 from antiphon.support.tasks import BackgroundTasks
 
 from .protocol import (
@@ -133,12 +133,9 @@ class WorkerProcess:
         finally:
             self._process = None
             await _kill(process)
-            self._fail_all("closed" if self._closed else "gone: its process ended")
-
-    def _fail_all(self, state: str) -> None:
-        listeners, self._listeners = self._listeners, {}
-        for on_message in listeners.values():
-            on_message(BackendError(f"The engine is {state}."))
+            listeners, self._listeners = self._listeners, {}
+            for on_message in listeners.values():
+                on_message(BackendError("The engine is closed.") if self._closed else EngineLost())
 
     async def close(self) -> None:
         self._closed = True

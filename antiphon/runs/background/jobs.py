@@ -17,7 +17,14 @@ import structlog
 from msgspec.structs import replace
 
 from antiphon.backends.base import Reply
-from antiphon.errors import CannotContinue, InternalError, RequestError, RunError, StoreError
+from antiphon.errors import (
+    CannotContinue,
+    EngineLost,
+    InternalError,
+    RequestError,
+    RunError,
+    StoreError,
+)
 from antiphon.inference.conversation import PromptTokens
 from antiphon.resources.conversations import Conversations, conversation_locked
 from antiphon.resources.prompts import Prompts
@@ -198,7 +205,7 @@ class BackgroundJobs:
             if interrupted_in_summary(restored.log):
                 raise CannotContinue("its reasoning was being summarized")
             reply, parent = await self._resumed_reply(claim, request, restored)
-        except StoreError:
+        except (StoreError, EngineLost):  # the run is claimed again
             raise
         except (RequestError, RunError) as error:
             reply = FailedReply(RunError(error.message))

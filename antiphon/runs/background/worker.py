@@ -66,8 +66,8 @@ def ignore_end(response: Response) -> None:
     """Do nothing. The default ``OnEnd`` callback."""
 
 
-#: Creates the run of a claim. Raises only ``StoreError``, if the store does not answer, and
-#: ``ReaderGone``, if the run was deleted.
+#: Creates the run of a claim. Raises only ``StoreError``, if the store does not answer,
+#: ``ReaderGone``, if the run was deleted, and ``EngineLost``, if the run is to be claimed again.
 ResumeClaim = Callable[[Claim, EventLogWriter], Awaitable[ClaimedRun]]
 
 

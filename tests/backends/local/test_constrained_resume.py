@@ -18,7 +18,7 @@ from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Sampling
 from antiphon.engines.common import watched_generation
 from antiphon.engines.common.grammar_state import GrammarState, GrammarTracker
-from antiphon.errors import BackendError, CannotContinue
+from antiphon.errors import BackendError, CannotContinue, EngineLost
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.inference.tokens import Chunk, ModelCard, Prompt
 from antiphon.stream.deltas import Delta, Finish, SampledTokens, Text
@@ -92,6 +92,11 @@ def _text(deltas: list[Delta]) -> str:
     return "".join(delta.text for delta in deltas if isinstance(delta, Text))
 
 
+def _finish(deltas: list[Delta]) -> Finish:
+    (finish,) = (delta for delta in deltas if isinstance(delta, Finish))
+    return finish
+
+
 def _ids(deltas: list[Delta]) -> tuple[int, ...]:
     return tuple(id for delta in deltas if isinstance(delta, SampledTokens) for id in delta.ids)
 
@@ -130,6 +135,43 @@ async def test_engine_without_logit_bias_cannot_continue_a_constrained_reply() -
     reply = await _backend(engine).prepare(CONVERSATION, OPTIONS)
     with pytest.raises(CannotContinue, match="grammar"):
         reply.resume(ResumePoint((1,), tuple(b"{"), (), ()))
+
+
+class CrashingEngine(GreedyEngine):
+    """Its process ends after each ``lifetime`` tokens of a request that is not masked."""
+
+    lifetime = 11
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        count = 0
+        async for chunk in super().generate(prompt, sampling):
+            yield chunk
+            count += 1
+            if count == self.lifetime and chunk.finish is None:
+                raise EngineLost
+
+
+@pytest.mark.parametrize("masks_delay_others", [True, False])
+async def test_constrained_reply_outlives_the_process_of_its_engine(
+    masks_delay_others: bool,
+) -> None:
+    texts = []
+    card = _engine().card
+    for engine in (_engine(), CrashingEngine(card=card)):
+        engine.capabilities = replace(engine.capabilities, masks_delay_others=masks_delay_others)
+        deltas = await _play(await _backend(engine).prepare(CONVERSATION, OPTIONS))
+        texts.append((_text(deltas), _ids(deltas), _finish(deltas).usage.output_tokens))
+    assert texts[0] == texts[1]
+    assert len(engine.requests) > 2
+
+
+async def test_constrained_reply_without_logit_bias_fails_with_its_process() -> None:
+    engine = CrashingEngine(card=_engine().card)
+    engine.capabilities = replace(engine.capabilities, logit_bias=False)
+    reply = await _backend(engine).prepare(CONVERSATION, OPTIONS)
+    with pytest.raises(EngineLost) as caught:
+        await _play(reply)
+    assert "retry" in caught.value.client_message
 
 
 class DelayedEngine(GreedyEngine):

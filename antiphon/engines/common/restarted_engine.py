@@ -1,0 +1,95 @@
+"""Generations that outlive the process of their engine.
+
+If the process of an engine ends, for example because the system needed its memory, its next request
+starts it again. A generation that was running then continues after its last token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+
+import structlog
+from msgspec.structs import replace
+
+from antiphon.engines.base import Engine, Sampling
+from antiphon.errors import BackendError, EngineLost
+from antiphon.inference.tokens import Chunk, Prompt
+
+_log = structlog.get_logger(__name__)
+
+#: How often a generation may lose its process one time after another without a new token. Its
+#: request may be what ends the process.
+_MAX_STALLED = 3
+#: How often a generation may lose its process at all.
+_MAX_LOSSES = 10
+
+
+class RestartedEngine:
+    """``Engine`` that continues the generations of ``inner`` if its process ends. ``close`` also
+    closes ``inner``.
+
+    Generations that lost their process begin again one at a time, each when the one before has a
+    token. So a request that ends the process each time fails alone, and the others go on.
+    """
+
+    def __init__(self, inner: Engine) -> None:
+        self._inner = inner
+        self._restarting = asyncio.Lock()
+        self.card = inner.card
+        self.tokenizer = inner.tokenizer
+        self.capabilities = inner.capabilities
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        """See ``Engine.generate``. Raises ``EngineLost`` if a constraint applies to the tokens
+        before the loss, because an engine cannot start in the middle of a grammar."""
+        sampled: list[int] = []
+        losses = stalled = 0
+        attempt = self._inner.generate(prompt, sampling)
+        while True:
+            count = len(sampled)
+            try:
+                async with aclosing(attempt) as chunks:
+                    async for chunk in chunks:
+                        sampled += chunk.ids
+                        yield chunk
+                return
+            except EngineLost:
+                if sampled and sampling.constraint is not None:
+                    raise
+                losses, stalled = losses + 1, 0 if len(sampled) > count else stalled + 1
+                if stalled >= _MAX_STALLED or losses > _MAX_LOSSES:
+                    raise _lost_too_often(losses) from None
+                _log.warning("an engine is gone, its generation continues", tokens=len(sampled))
+            attempt = self._continue(prompt, sampling, sampled)
+
+    async def _continue(
+        self, prompt: Prompt, sampling: Sampling, sampled: list[int]
+    ) -> AsyncGenerator[Chunk, None]:
+        """Generate the tokens after ``sampled``."""
+        if sampled:
+            prompt = Prompt((*prompt.ids, *sampled), prompt.images)
+            sampling = replace(sampling, max_tokens=sampling.max_tokens - len(sampled))
+        if sampling.max_tokens < 1:
+            yield Chunk(finish="length")
+            return
+        async with AsyncExitStack() as turn:
+            await turn.enter_async_context(self._restarting)
+            async with aclosing(self._inner.generate(prompt, sampling)) as chunks:
+                async for chunk in chunks:
+                    if chunk.ids:
+                        await turn.aclose()
+                    # This generation's own tokens may be in the cache, too.
+                    yield replace(chunk, cached_tokens=None) if sampled else chunk
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def _lost_too_often(losses: int) -> BackendError:
+    return BackendError(
+        f"The engine's process ended {losses} times during this response. Perhaps the request needs"
+        " more memory than the server has.",
+        permanent=True,
+    )
