@@ -94,10 +94,10 @@ def _check_embeddings(name: str, models: ModelCatalog) -> None:
 
 
 def erase_prefixes(settings: Settings, signal: SessionSignal) -> None:
-    """Delete the states of a conversation, or of a tenant, that models keep on disk, also of models
-    that are not loaded. Blocks."""
+    """Delete the states of a conversation or response, or of a tenant, that models keep on disk,
+    also of models that are not loaded. Blocks."""
     from antiphon.engines.llama.disk_states import delete_states
 
     cache = disk_cache(settings)
     if cache is not None:
-        delete_states(cache.folder.expanduser(), cache.secret, signal.key, signal.tenant)
+        delete_states(cache.folder.expanduser(), cache.secret, signal.owner, signal.tenant)

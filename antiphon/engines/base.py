@@ -37,8 +37,7 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
     ``stop`` string. ``constraint``: the grammar that the engine enforces. ``is_matched``: whether
     the caller itself matches the continuation to a grammar. ``session_key``: identifies the
     conversation, as the key of ``session`` does. An engine in this server needs no ``session``.
-    ``is_durable``: whether the client lets the server store the conversation, so that its state may
-    be kept on disk.
+    ``owner``: as in ``Session``. If it is not None, the state may be kept on disk.
 
     An engine may have extra samplers, such as a penalty for repeated text. It uses them only if the
     output may be any text: ``is_matched`` is False, and there is no constraint or the constraint
@@ -50,7 +49,7 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     is_matched: bool = False
     session_key: str | None = None
-    is_durable: bool = False
+    owner: str | None = None
 
 
 class DiskCache(Struct, frozen=True, kw_only=True):

@@ -24,14 +24,15 @@ class Session(Struct, frozen=True, kw_only=True):
     ``identity``: a string that identifies the conversation within its tenant. ``digest``: the
     function that computes ``key`` and ``tenant_key``. Upstream servers get these two digests, and
     so do not learn the names of the conversation and the tenant. The digests are computed only when
-    they are read, because most models have one engine and no router. ``is_stored``: whether the
-    server stores the conversation.
+    they are read, because most models have one engine and no router. ``owner``: the id of the
+    conversation or response with which the data of the request is stored and deleted; None if the
+    server does not store it.
     """
 
     tenant: str
     identity: str
     digest: Digest
-    is_stored: bool = False
+    owner: str | None = None
 
     @property
     def key(self) -> str:
@@ -55,13 +56,15 @@ class SessionSignal(Struct, frozen=True, kw_only=True):
     """What has happened to a conversation, for engines that cache its prefix.
 
     ``event``: ``waiting``: its next prompt needs the result of a tool call. ``superseded``: a
-    compaction has replaced its beginning. ``deleted``: its data was deleted. ``key``: the key of
-    its ``Session``; None for all conversations of the tenant.
+    compaction has replaced its beginning. ``deleted``: the data of ``owner`` was deleted, see
+    ``Session``. ``key``: the key of its ``Session``. Both are None for all conversations of the
+    tenant.
     """
 
     event: SessionEvent
     key: str | None
     tenant: str
+    owner: str | None = None
 
 
 class SamplingOptions(Struct, frozen=True, kw_only=True):

@@ -63,7 +63,8 @@ class Conversations:
 
     ``clock`` returns Unix seconds. ``owner``: name of this server in the store, as the owner of
     locks. ``lease_s``: number of seconds after which a lock expires if its owner does not renew it.
-    ``on_deleted``: called with the tenant and the id of each deleted conversation.
+    ``on_deleted``: called with the tenant and the id of each conversation that was deleted, or of
+    which an item was deleted.
     """
 
     def __init__(
@@ -167,6 +168,7 @@ class Conversations:
         conversation = await self.retrieve(tenant, conversation_id)
         if not await self._store.remove_conversation_item(tenant, conversation_id, item_id):
             raise _item_not_found(item_id)
+        self._on_deleted(tenant, conversation_id)
         return conversation
 
     async def _items_for(

@@ -78,25 +78,25 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
         salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
         return self.seal.digest(salt, purpose="prefix cache", tenant=tenant)
 
-    def session(self, tenant: str, identity: str, *, is_stored: bool = False) -> Session:
+    def session(self, tenant: str, identity: str, *, owner: str | None = None) -> Session:
         """Return the ``Session`` of a tenant's conversation. A router uses it to send all requests
         of the conversation to the same engine. ``identity``: a string that identifies the
-        conversation and is the same on every turn. ``is_stored``: whether the server stores the
-        conversation.
+        conversation and is the same on every turn. ``owner``: see ``Session``.
 
         All servers with the same secret key (``seal``) compute the same digests (``Session.key``
         and ``Session.tenant_key``).
         """
-        return Session(
-            tenant=tenant, identity=identity, digest=self.seal.digest, is_stored=is_stored
-        )
+        return Session(tenant=tenant, identity=identity, digest=self.seal.digest, owner=owner)
 
-    def signal(self, tenant: str, identity: str | None, event: SessionEvent) -> None:
+    def signal(
+        self, tenant: str, identity: str | None, event: SessionEvent, owner: str | None = None
+    ) -> None:
         """Tell the engines what has happened to a conversation of a tenant. ``identity``: see
-        ``session``; None for all conversations of the tenant."""
+        ``session``; None for all conversations of the tenant. ``owner``: what was deleted."""
         if self.signals is not None:
             key = None if identity is None else self.session(tenant, identity).key
-            self.signals.send(SessionSignal(event=event, key=key, tenant=tenant))
+            signal = SessionSignal(event=event, key=key, tenant=tenant, owner=owner)
+            self.signals.send(signal)
 
 
 class OptionalFeatures(Struct, frozen=True, kw_only=True):

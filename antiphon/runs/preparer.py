@@ -326,11 +326,11 @@ class Preparer:
         string that identifies the conversation; None if no answer will be generated."""
         toolsets = await declared_toolsets(tools, tool_context)
         tenant = tool_context.tenant
-        session = (
-            None
-            if identity is None
-            else self._session(tenant, identity, is_stored=request.store is not False)
-        )
+        session = None
+        if identity is not None:
+            talk, id = request.conversation, tool_context.response_id
+            owner = None if request.store is False else id if talk is None else talk.id
+            session = self._session(tenant, identity, owner=owner)
         scope = self._cache_scope(tenant, request)
         options = context.visible.configuration.apply(
             build_options(request, scope, tenant=tenant, session=session), model.thinking_budgets

@@ -177,7 +177,7 @@ class Service:
             owner=owner,
             lease_s=policy.lease.lease_s,
             on_deleted=lambda tenant, id: dependencies.signal(
-                tenant, conversation_identity(id), "deleted"
+                tenant, conversation_identity(id), "deleted", id
             ),
         )
         self._run_limits = ActiveRunLimits(store.runs, policy.max_tenant_background_runs)
@@ -733,7 +733,9 @@ class Service:
         identity = await self._session_of(tenant, stored)
         if not await self._store.delete(tenant, response_id):
             raise _unknown(response_id)
-        self._dependencies.signal(tenant, identity, "deleted")
+        # What a conversation contains is deleted with the conversation.
+        if not stored.response.conversation:
+            self._dependencies.signal(tenant, identity, "deleted", response_id)
 
     async def _session_of(self, tenant: str, stored: StoredResponse) -> str:
         """Return the identity of a stored response's conversation."""

@@ -12,6 +12,7 @@ from antiphon.inference.sampling import SessionSignal
 from antiphon.runs.dependencies import RunDependencies
 from antiphon.runs.service import Service
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.resources.conversations import CreateConversation
 
 from .scripted_service import NOW, OneModel, create, events_of
@@ -24,12 +25,14 @@ class Listening(ScriptedBackend):
         super().__init__(("Hello.",))
         self.signals: list[SessionSignal] = []
         self.keys: list[str | None] = []
+        self.owners: list[str | None] = []
 
     async def on_session(self, signal: SessionSignal) -> None:
         self.signals.append(signal)
 
     async def prepare(self, conversation: Any, options: Any) -> Any:
         self.keys.append(options.session and options.session.key)
+        self.owners.append(options.session and options.session.owner)
         return await super().prepare(conversation, options)
 
 
@@ -63,18 +66,31 @@ async def test_deletion_names_the_conversation_of_the_requests() -> None:
     await events_of(keyed)
     await service.delete("t", keyed.response.id)
     talk = await service.conversations.create("t", CreateConversation())
-    await events_of(await create(service, conversation=talk.id))
+    in_talk = await create(service, conversation=talk.id)
+    await events_of(in_talk)
+    await service.delete("t", in_talk.response.id)  # its items stay in the conversation
+    (item, *_) = (await service.conversations.list_items("t", talk.id, PageParams())).data
+    await service.conversations.delete_item("t", talk.id, item.id)
     await service.conversations.delete("t", talk.id)
     await service.tenants.delete("t")
     await service.drain(1)
     assert backend.keys[0] == backend.keys[1]
-    assert [(each.event, each.key) for each in backend.signals] == [
-        ("deleted", backend.keys[1]),
-        ("deleted", backend.keys[2]),
-        ("deleted", backend.keys[3]),
-        ("deleted", None),
+    assert [(each.event, each.key, each.owner) for each in backend.signals] == [
+        ("deleted", backend.keys[1], second.response.id),
+        ("deleted", backend.keys[2], keyed.response.id),
+        ("deleted", backend.keys[3], talk.id),
+        ("deleted", backend.keys[3], talk.id),
+        ("deleted", None, None),
     ]
+    ids = [first.response.id, second.response.id, keyed.response.id, talk.id]
+    assert backend.owners == ids
     assert erased == backend.signals and {each.tenant for each in erased} == {"t"}
+
+
+async def test_response_that_is_not_stored_has_no_owner() -> None:
+    backend = Listening()
+    await events_of(await create(make(backend, []), store=False))
+    assert backend.owners == [None]
 
 
 async def test_engine_that_fails_is_ignored() -> None:

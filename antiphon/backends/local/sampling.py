@@ -44,7 +44,7 @@ def build_sampling(options: Options, rendered: Rendered, max_tokens: int) -> Sam
         max_tokens=max_tokens,
         stop_ids=rendered.stop_ids,
         constraint=rendered.constraint,
-        is_durable=options.session is not None and options.session.is_stored,
+        owner=None if options.session is None else options.session.owner,
         session_key=None if options.session is None else options.session.key,
     )
 

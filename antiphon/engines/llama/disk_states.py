@@ -19,20 +19,22 @@ from msgspec import Struct
 
 _SUFFIX = ".state"
 #: The first bytes of a file: plain, or encrypted.
-_PLAIN, _SEALED = b"antiphon state 1\n", b"antiphon state 1 sealed\n"
+_PLAIN, _SEALED = b"antiphon state 2\n", b"antiphon state 2 sealed\n"
 _CHUNK = 4 << 20
 _DIGESTS = "digests.json"
 
 
 class StoredState(Struct, frozen=True, kw_only=True):
     """What a file says about its state. ``scope``, ``adapter``: its ``StateGroup``. ``ids``: packed
-    as 64-bit numbers. ``session``, ``tenant``: whose state it is. ``size``: its bytes."""
+    as 64-bit numbers. ``session``, ``tenant``, ``owner``: whose state it is (``StateOwner``).
+    ``size``: its bytes."""
 
     scope: str | None
     adapter: str | None
     ids: bytes
     session: str | None
     tenant: str
+    owner: str | None
     size: int
 
     @staticmethod
@@ -202,14 +204,14 @@ def _open_private(path: Path) -> BinaryIO:
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
-def delete_states(root: Path, secret: bytes | None, session: str | None, tenant: str) -> None:
-    """Delete the files of a conversation, or of a tenant if ``session`` is None, in the folders of
-    all models below ``root``. Blocks."""
+def delete_states(root: Path, secret: bytes | None, owner: str | None, tenant: str) -> None:
+    """Delete the files of an owner, or of a tenant if ``owner`` is None, in the folders of all
+    models below ``root``. Blocks."""
     for folder in root.glob("*/*/"):
         disk = DiskStates(folder, 0, secret)
         for path in folder.glob(f"*{_SUFFIX}"):
             state = disk.describe(path)
             if state is None:
                 continue
-            if (state.tenant == tenant) if session is None else (state.session == session):
+            if (state.tenant == tenant) if owner is None else (state.owner == owner):
                 path.unlink(missing_ok=True)

@@ -41,7 +41,7 @@ from .client import LlamaClient
 from .completion import completion_fields
 from .disk_states import DiskStates, model_identity
 from .images import PromptDetokenizer, check_image_positions, measuring_prompt
-from .kept_states import KeptStates, StateGroup, StateOwner, default_cache_mb
+from .kept_states import KeptStates, StateGroup, default_cache_mb
 from .options import parse_engine_options
 from .partial_tokens import PartialTokens
 from .process import LlamaProcess
@@ -266,7 +266,7 @@ class LlamaEngine:
         self.card = card
         self._files = files
         self._states = states
-        copier = None if states is None else LlamaStateCopier(process, files, self._adapters)
+        copier = LlamaStateCopier(process, files, self._adapters, can_cut=not uses_heads)
         self._slots = Slots(parallel, states, copier)
         self._running: dict[LlamaStream, asyncio.Task[None]] = {}
         #: Tasks that write states to the disk.
@@ -292,10 +292,11 @@ class LlamaEngine:
         await self._start_process()
         marks = _prompt_marks(prompt)
         group = StateGroup(sampling.prefix_salt, sampling.adapter)
-        is_durable = sampling.is_durable and self._disk is not None
-        owner = StateOwner(sampling.session_key, sampling.tenant, is_durable)
-        if self._states is not None and owner.session is not None:
-            self._states.wait(owner.session, False)
+        is_durable = sampling.owner is not None and self._disk is not None
+        states = self._slots.states
+        owner = states.owners.get(sampling.session_key, sampling.tenant, sampling.owner, is_durable)
+        if owner.session is not None:
+            states.wait(owner.session, False)
         slot = await self._slots.acquire(marks, group, owner, prompt.head)
         stream = LlamaStream(self.tokenizer, self._partial_tokens, sampling)
         # Not owned by the block: the next turn may start before the task has ended.
@@ -394,9 +395,8 @@ class LlamaEngine:
 
     async def _persist(self, slot: Slot) -> None:
         """Keep the state of a slot on disk."""
-        assert self._states is not None
         if (state := await self._slots.keep(slot)) is not None:
-            await self._states.persist(state)
+            await self._slots.states.persist(state)
 
     def _request(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:
         request = _request(prompt, sampling, slot)
@@ -449,13 +449,13 @@ class LlamaEngine:
 
     async def on_session(self, signal: SessionSignal) -> None:
         """See ``SessionObserver``."""
-        states = self._states
-        if states is None:
-            return
+        states = self._slots.states
         if signal.event == "deleted":
-            self._slots.delete(signal.key, signal.tenant)
-            states.delete(signal.key, signal.tenant)
-        elif signal.key is not None:
+            states.owners.delete(signal.owner, signal.key, signal.tenant)
+            for slot in await self._slots.delete_unneeded():
+                if slot.owner.is_durable:
+                    self._writing.start(self._persist(slot))
+        if signal.key is not None:
             if signal.event == "waiting":
                 states.wait(signal.key, True)
             else:
@@ -472,8 +472,7 @@ class LlamaEngine:
         self._writing.cancel_all()
         await self._process.close()
         await self._writing.wait()
-        if self._states is not None:
-            self._states.close()
+        self._slots.states.close()
         self._files.close()
 
 

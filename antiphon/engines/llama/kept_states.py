@@ -19,12 +19,18 @@ from antiphon.support.memory import available_bytes
 
 from .disk_states import DiskStates, StoredState
 from .state_files import StateFile, StateFiles
+from .state_owners import (
+    SLACK,
+    StateClaim,
+    StateClaims,
+    StateOwner,
+    StateOwners,
+    merge_claims,
+    needed,
+)
 
 _log = structlog.get_logger(__name__)
 
-#: A state that covers all but this number of another state's ids makes that state superfluous. The
-#: last sampled token of a slot is not computed, for example.
-_SLACK = 8
 _MIN_DEFAULT_MB = 256
 #: A state that is larger than this share of the disk's budget is not written to the disk.
 _MAX_DISK_SHARE = 0.25
@@ -41,35 +47,29 @@ class StateGroup(NamedTuple):
     adapter: str | None = None
 
 
-class StateOwner(NamedTuple):
-    """Whose state it is. ``session``: the conversation, as in ``Sampling.session_key``.
-    ``is_durable``: whether the state is to be written to the disk."""
-
-    session: str | None = None
-    tenant: str = ""
-    is_durable: bool = False
-
-
-#: The owner of a state that belongs to no conversation.
-NO_OWNER = StateOwner()
 #: The group of requests without a scope and without an adapter.
 NO_GROUP = StateGroup()
 
 
 class KeptState(Struct, eq=False):
-    """A kept state. ``ids``: the ids by which it is recognized. ``size``: its bytes. ``file``: its
-    copy in memory, if there is one; ``path``: its copy on disk. ``older``: files of states that it
-    extends, which are deleted when it is on disk itself. ``used``: a number that grows with each
-    use of any state."""
+    """A kept state. ``ids``: the ids by which it is recognized. ``claims``: those of its owners.
+    ``size``: its bytes. ``file``: its copy in memory, if there is one; ``path``: its copy on disk.
+    ``older``: files of states that it extends, which are deleted when it is on disk itself.
+    ``used``: a number that grows with each use of any state."""
 
     group: StateGroup
     ids: Sequence[int]
     file: StateFile | None
     size: int
-    owner: StateOwner = NO_OWNER
+    claims: StateClaims
     path: Path | None = None
     older: list[Path] = []
     used: int = 0
+
+    @property
+    def owner(self) -> StateOwner:
+        """The owner of the whole state."""
+        return self.claims[0].owner
 
 
 class KeptStates:
@@ -88,6 +88,7 @@ class KeptStates:
         self._files, self._disk = files, disk
         self._groups: dict[StateGroup, list[KeptState]] = {}
         self._writing = asyncio.Lock()
+        self.owners = StateOwners()
         self._clock = itertools.count(1)
         self._bytes = self._disk_bytes = 0
         self._waiting: set[str] = set()
@@ -130,7 +131,7 @@ class KeptStates:
         """
         for state in self._groups.get(group, ()):
             shared = common_prefix_length(state.ids, ids)
-            if shared >= len(ids) - _SLACK and state.owner.is_durable >= is_durable:
+            if shared >= len(ids) - SLACK and state.owner.is_durable >= is_durable:
                 return state
         return None
 
@@ -154,15 +155,15 @@ class KeptStates:
     def add(self, state: KeptState) -> bool:
         """Keep a state, and delete the states that it extends. But if it is not durable, it leaves
         durable ones on the disk. Evict others if the budget needs it. Returns False if the state
-        does not fit; then it is deleted."""
+        does not fit, or if its owner was deleted; then it is deleted."""
         self._token_bytes = max(self._token_bytes, state.size / max(1, len(state.ids)))
-        if state.size > self.max_bytes:
+        if state.size > self.max_bytes or needed(state.claims) < len(state.ids):
             if state.file is not None:
                 state.file.close()
             return False
         for other in tuple(self._groups.get(state.group, ())):
             shared = common_prefix_length(other.ids, state.ids)
-            if other in self._in_use or shared < len(other.ids) - _SLACK:
+            if other in self._in_use or shared < len(other.ids) - SLACK:
                 continue
             if other.owner.is_durable > state.owner.is_durable:
                 if other.path is not None:  # otherwise it is still to be written
@@ -172,6 +173,7 @@ class KeptStates:
                 state.older = [*state.older, *other.older, other.path]
                 self._disk_bytes -= other.size
                 other.path, other.older = None, []
+            state.claims = merge_claims(state.claims, other.claims, shared)
             self.remove(other)
         self._groups.setdefault(state.group, []).append(state)
         self._bytes += state.size
@@ -183,6 +185,9 @@ class KeptStates:
         """Delete a state, in memory and on disk."""
         self._drop_file(state)
         self._drop_path(state)
+        self._forget(state)
+
+    def _forget(self, state: KeptState) -> None:
         group = self._groups.get(state.group, [])
         if state in group:
             group.remove(state)
@@ -203,8 +208,9 @@ class KeptStates:
             return
         for path, stored in await asyncio.to_thread(self._disk.load):
             group, ids = StateGroup(stored.scope, stored.adapter), stored.unpack()
-            owner = StateOwner(stored.session, stored.tenant, is_durable=True)
-            state = KeptState(group, ids, None, stored.size, owner, path)
+            owner = self.owners.get(stored.session, stored.tenant, stored.owner, True)
+            claims = (StateClaim(owner, len(ids)),)
+            state = KeptState(group, ids, None, stored.size, claims, path)
             self._disk_bytes += state.size
             if self.covering(ids, group):  # the server was killed before it deleted the file
                 self._drop_path(state)
@@ -215,10 +221,10 @@ class KeptStates:
 
     async def open(self, state: KeptState) -> StateFile | None:
         """Return the state's copy in memory. If there is none, it is read from the disk. Returns
-        None if this fails. Then the state is deleted."""
-        if state.file is not None:
+        None if this fails, or if the state was deleted meanwhile."""
+        if state.file is not None or state.path is None:
             return state.file
-        assert self._disk is not None and self._files is not None and state.path is not None
+        assert self._disk is not None and self._files is not None
         file = self._files.create()
         try:
             await asyncio.to_thread(self._disk.read, state.path, file.path)
@@ -252,6 +258,7 @@ class KeptStates:
             ids=StoredState.pack(state.ids),
             session=state.owner.session,
             tenant=state.owner.tenant,
+            owner=state.owner.id,
             size=state.size,
         )
         try:
@@ -283,14 +290,23 @@ class KeptStates:
             if state.owner.session == session:
                 state.used = 0
 
-    def delete(self, session: str | None, tenant: str | None = None) -> None:
-        """Delete all states of a conversation, or those of a tenant if ``session`` is None."""
-        if session is not None:
-            self._waiting.discard(session)
+    def delete_unneeded(self) -> list[KeptState]:
+        """Delete the states whose owners were deleted. Returns those of which a living owner needs
+        the beginning. Their files still exist, and contain more. So the caller must ``remove``
+        them."""
+        found = []
         for state in tuple(self):
-            owner = state.owner
-            if (owner.tenant == tenant) if session is None else (owner.session == session):
+            length = needed(state.claims)
+            if length == len(state.ids):
+                continue
+            state.ids = state.ids[:length]
+            state.claims = merge_claims((), state.claims, length)
+            if length:
+                found.append(state)
+                self._forget(state)
+            else:
                 self.remove(state)
+        return found
 
     # --- budgets ---------------------------------------------------------------------------------
 

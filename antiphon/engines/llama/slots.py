@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
@@ -19,9 +19,10 @@ from antiphon.inference.tokens import common_prefix_length
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.tasks import running
 
-from .kept_states import NO_GROUP, NO_OWNER, KeptState, KeptStates, StateGroup, StateOwner
+from .kept_states import NO_GROUP, KeptState, KeptStates, StateGroup
 from .prefills import Prefill
 from .state_files import StateFile
+from .state_owners import NO_OWNER, StateClaim, StateClaims, StateOwner, merge_claims, needed
 
 #: A prompt continues a state if it shares at least this number of ids with it, or at least this
 #: fraction of the state's ids. Fewer shared ids are cheap to compute again. For the same reason, a
@@ -51,6 +52,10 @@ class StateCopier(Protocol):
         ``changes_adapter``: whether the slot may last have used another adapter. Returns False if
         this fails."""
 
+    async def cut(self, slot: int, ids: Sequence[int], adapter: str | None) -> bool:
+        """Remove all but these first ids from the state of an idle slot; all if there are none.
+        Returns False if this fails."""
+
 
 class Slot(Struct, frozen=True):
     """A slot that one generation holds.
@@ -62,16 +67,22 @@ class Slot(Struct, frozen=True):
 
     number: int
     is_reusable: bool
-    group: StateGroup = NO_GROUP
-    owner: StateOwner = NO_OWNER
+    group: StateGroup
+    owner: StateOwner
 
 
 class _Contents(NamedTuple):
-    """The state in a slot. ``group``: None if it is unknown, so that nobody may use the state."""
+    """The state in a slot. ``group``: None if it is unknown, so that nobody may use the state.
+    ``claims``: of its owners."""
 
     group: StateGroup | None
     ids: Sequence[int] = ()
-    owner: StateOwner = NO_OWNER
+    claims: StateClaims = ()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the owner of the whole state is not deleted."""
+        return needed(self.claims) == len(self.ids)
 
 
 class _Ending(NamedTuple):
@@ -102,7 +113,7 @@ class Slots:
         self, count: int, states: KeptStates | None = None, copier: StateCopier | None = None
     ) -> None:
         self._free = FairLimiter(count)
-        self._states = states or KeptStates(0)
+        self.states = states or KeptStates(0)
         self._copier = copier
         #: The free slots; idle longest first.
         self._idle: dict[int, None] = dict.fromkeys(range(count))
@@ -153,9 +164,10 @@ class Slots:
         """Keep the state of a slot whose generation is interrupted, for the prompts that wait for
         it. ``computed``: how many ids of its prompt are computed."""
         prefill = self._prefills[slot.number]
-        contents = _Contents(slot.group, prefill.ids[:computed], slot.owner)
+        ids = prefill.ids[:computed]
+        contents = _Contents(slot.group, ids, (StateClaim(slot.owner, len(ids)),))
         await self._keep_contents(slot.number, contents)
-        if self._states.covering(contents.ids, slot.group):
+        if self.states.covering(contents.ids, slot.group):
             prefill.settle(computed)
         else:
             self.end_prefill(slot)
@@ -178,12 +190,17 @@ class Slots:
         known. If this state is of another group, nobody uses it any more.
         """
         if is_started:
-            self._contents[slot.number] = _Contents(slot.group, ids, slot.owner)
+            claims: StateClaims = (StateClaim(slot.owner, len(ids)),)
+            before = self._contents[slot.number]
+            if before.group == slot.group:
+                shared = common_prefix_length(before.ids, ids)
+                claims = merge_claims(claims, before.claims, shared)
+            self._contents[slot.number] = _Contents(slot.group, ids, claims)
         elif not slot.is_reusable:
             self._contents[slot.number] = _Contents(None)
         self.end_prefill(slot)
         self._adapters[slot.number] = _adapter_name(slot.group) if is_started else None
-        self._idle[slot.number] = None
+        self._offer(slot.number)
         if (ending := self._ending.pop(slot.number, None)) is not None:
             ending.released.set()
         self._free.release(slot.owner.tenant)
@@ -198,20 +215,41 @@ class Slots:
             return None
         with self._copying(slot.number):
             await self._keep(slot.number)
-        is_durable = contents.owner.is_durable
-        return self._states.covering(contents.ids, slot.group, is_durable=is_durable)
+        is_durable = slot.owner.is_durable
+        return self.states.covering(contents.ids, slot.group, is_durable=is_durable)
 
     def forget(self) -> None:
         """Forget the states in all slots, because llama.cpp has been started again."""
         self._contents = [_Contents(NO_GROUP) for _ in self._contents]
         self._adapters = [""] * len(self._contents)
 
-    def delete(self, session: str | None, tenant: str | None = None) -> None:
-        """Let nobody use the states that a conversation has left in slots, or a tenant if
-        ``session`` is None."""
-        for number, (_, _, owner) in enumerate(self._contents):
-            if (owner.tenant == tenant) if session is None else (owner.session == session):
-                self._contents[number] = _Contents(None)
+    async def delete_unneeded(self) -> list[Slot]:
+        """Delete the states whose owners were deleted. If a living owner needs the beginning of a
+        state, the state is cut, in a slot. Returns these slots."""
+        found = []
+        states = self.states.delete_unneeded()
+        try:
+            with ExitStack() as stack:
+                taken = [each for each in self._idle if not self._contents[each].is_needed]
+                for number in taken:
+                    stack.enter_context(self._copying(number))
+                found += [number for number in taken if await self._cut(number)]
+            for state in states:
+                _, known = self._best_idle(state.ids, state.group)
+                if known < len(state.ids) and self._idle:
+                    number = self._least_useful(state.group)
+                    await self._restore(state, number)
+                    with self._copying(number):
+                        found += [number] * await self._cut(number)
+        finally:
+            for state in states:
+                self.states.remove(state)
+        contents = [(number, self._contents[number]) for number in found]
+        return [
+            Slot(number, True, group, claims[0].owner)
+            for number, (group, _, claims) in contents
+            if group is not None and claims
+        ]
 
     # --- choosing --------------------------------------------------------------------------------
 
@@ -250,11 +288,11 @@ class Slots:
         ]
         if not prefills or self._copier is None or len(waited) == MAX_WAITS:
             return None
-        known = (self._best_idle(prompt, group)[1], self._states.find(prompt, group)[1])
+        known = (self._best_idle(prompt, group)[1], self.states.find(prompt, group)[1])
         best, longest = None, max(known) + MIN_SHARED - 1
         for prefill in prefills:
             shared = common_prefix_length(prefill.ids, prompt)
-            if shared > longest and self._states.fits(prefill.ids[:shared]):
+            if shared > longest and self.states.fits(prefill.ids[:shared]):
                 best, longest = prefill, shared
         return best
 
@@ -271,14 +309,14 @@ class Slots:
     async def _prepare(self, prompt: Sequence[int], group: StateGroup) -> int:
         """Choose an idle slot for the prompt, take it and copy states as needed."""
         number, in_slot = self._best_idle(prompt, group)
-        state, in_state = self._states.find(prompt, group)
+        state, in_state = self.states.find(prompt, group)
         if max(in_slot, in_state) < MIN_SHARED and number is None:
-            self._states.misses += 1
+            self.states.misses += 1
             number = self._least_useful(group)
             with self._copying(number):
                 await self._keep(number)
         else:
-            self._states.hits += 1
+            self.states.hits += 1
             if state is not None and in_state > in_slot:
                 number = await self._restore(state, self._least_useful(group))
             else:
@@ -296,8 +334,15 @@ class Slots:
             yield
         finally:
             del self._ending[number]
-            self._idle[number] = None
+            self._offer(number)
             ending.released.set()
+
+    def _offer(self, number: int) -> None:
+        """Let prompts use a slot. If the owner of its state was deleted meanwhile, nobody uses the
+        state."""
+        if not self._contents[number].is_needed:
+            self._contents[number] = _Contents(None)
+        self._idle[number] = None
 
     def _least_useful(self, group: StateGroup) -> int:
         """Return the idle slot to overwrite: an empty one, or else the one that has been idle
@@ -324,20 +369,35 @@ class Slots:
         """Copy a kept state to an idle slot, whose own state is kept first. Return the slot's
         number. If the state cannot be restored, it is deleted, and the slot is empty."""
         group, changes = state.group, self._adapters[number] != _adapter_name(state.group)
+        contents = _Contents(group, state.ids, state.claims)
         assert self._copier is not None
-        with self._copying(number), self._states.using(state):
+        with self._copying(number), self.states.using(state):
             await self._keep(number)
             self._contents[number] = _Contents(None)
-            file = await _uncancelled(self._states.open(state))
+            file = await _uncancelled(self.states.open(state))
             if file is None:
                 return number
             restoring = self._copier.restore(number, file, group.adapter, changes)
             if await _uncancelled(restoring):
-                self._contents[number] = _Contents(group, state.ids, state.owner)
+                self._contents[number] = contents
                 self._adapters[number] = _adapter_name(group)
             else:
-                self._states.remove(state)
+                self.states.remove(state)
         return number
+
+    async def _cut(self, number: int) -> bool:
+        """Cut the state of a slot that is being copied to the ids that a living owner needs.
+        Returns whether it still contains any."""
+        group, ids, claims = self._contents[number]
+        length = needed(claims)
+        length = length if length >= MIN_SHARED else 0
+        if group is None or self._copier is None:
+            return False
+        self._contents[number] = _Contents(None)
+        if not await _uncancelled(self._copier.cut(number, ids[:length], group.adapter)):
+            return False
+        self._contents[number] = _Contents(group, ids[:length], merge_claims((), claims, length))
+        return length > 0
 
     async def _keep(self, number: int) -> KeptState | None:
         """Keep the state of a slot that no generation holds, unless the state is short, is kept
@@ -345,16 +405,18 @@ class Slots:
         return await self._keep_contents(number, self._contents[number])
 
     async def _keep_contents(self, number: int, contents: _Contents) -> KeptState | None:
-        group, ids, owner = contents
-        states, copier = self._states, self._copier
+        group, ids, claims = contents
+        states, copier = self.states, self._copier
         if group is None or copier is None or len(ids) < MIN_SHARED or not states.fits(ids):
             return None
-        if states.covering(ids, group, is_durable=owner.is_durable):
+        if other := states.covering(ids, group, is_durable=claims[0].owner.is_durable):
+            shared = common_prefix_length(other.ids, ids)
+            other.claims = merge_claims(other.claims, claims, shared)
             return None
         file = await _uncancelled(copier.save(number))
         if file is None:
             return None
-        state = KeptState(group, ids, file, file.size, owner)
+        state = KeptState(group, ids, file, file.size, claims)
         return state if states.add(state) else None
 
 

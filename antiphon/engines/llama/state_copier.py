@@ -14,12 +14,20 @@ _log = structlog.get_logger(__name__)
 
 
 class LlamaStateCopier:
-    """``StateCopier`` of one llama.cpp process. ``adapters``: the names of the LoRA adapters."""
+    """``StateCopier`` of one llama.cpp process. ``adapters``: the names of the LoRA adapters.
+    ``can_cut``: whether the model's states can be cut at any id."""
 
-    def __init__(self, process: LlamaProcess, files: StateFiles, adapters: Sequence[str]) -> None:
+    def __init__(
+        self,
+        process: LlamaProcess,
+        files: StateFiles,
+        adapters: Sequence[str],
+        can_cut: bool = True,
+    ) -> None:
         self._process = process
         self._files = files
         self._adapters = adapters
+        self._can_cut = can_cut
 
     async def save(self, slot: int) -> StateFile | None:
         file = self._files.create()
@@ -33,16 +41,27 @@ class LlamaStateCopier:
     ) -> bool:
         if changes_adapter and self._adapters:
             # llama.cpp empties a slot whose adapter changes. So let it change before.
-            request = {
-                "prompt": [0],
-                "max_tokens": 1,
-                "id_slot": slot,
-                "cache_prompt": False,
-                "lora": lora_scales(self._adapters, adapter),
-            }
-            if not await self._post("/completion", request):
+            if not await self._compute(slot, (0,), adapter, reuse=False):
                 return False
         return await self._post(f"/slots/{slot}?action=restore", {"filename": file.name})
+
+    async def cut(self, slot: int, ids: Sequence[int], adapter: str | None) -> bool:
+        if not ids or not self._can_cut or min(ids) < 0:  # images have negative ids
+            return await self._post(f"/slots/{slot}?action=erase", {}) and not ids
+        # llama.cpp cuts a state to what it shares with a prompt, and computes the prompt's last id.
+        return await self._compute(slot, ids, adapter, reuse=True)
+
+    async def _compute(
+        self, slot: int, ids: Sequence[int], adapter: str | None, *, reuse: bool
+    ) -> bool:
+        request = {
+            "prompt": ids,
+            "max_tokens": 1,
+            "id_slot": slot,
+            "cache_prompt": reuse,
+            "lora": lora_scales(self._adapters, adapter),
+        }
+        return await self._post("/completion", request)
 
     async def _post(self, target: str, body: Any) -> bool:
         try:

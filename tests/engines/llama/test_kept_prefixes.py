@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import shutil
@@ -20,15 +21,11 @@ from antiphon.engines.base import DiskCache, LoadOptions, Sampling
 from antiphon.engines.llama.client import LlamaClient
 from antiphon.engines.llama.disk_states import DiskStates
 from antiphon.engines.llama.engine import LlamaEngine, load
-from antiphon.engines.llama.kept_states import (
-    NO_GROUP,
-    KeptState,
-    KeptStates,
-    StateGroup,
-    StateOwner,
-)
+from antiphon.engines.llama.kept_states import NO_GROUP, KeptState, KeptStates, StateGroup
 from antiphon.engines.llama.slots import MIN_SHARED, Slot, Slots
 from antiphon.engines.llama.state_files import StateFile, StateFiles
+from antiphon.engines.llama.state_owners import NO_OWNER, SLACK, StateClaim, StateOwner
+from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Prompt, common_prefix_length
 from antiphon.models.catalog import load as load_catalog
 from antiphon.testing.engine_check import TIMEOUT_S, Outcome, collect
@@ -67,10 +64,20 @@ class Llama:
         self.restored += 1
         return True
 
+    async def cut(self, slot: int, ids: Sequence[int], adapter: str | None) -> bool:
+        await asyncio.sleep(0)
+        assert self.computed[slot][: len(ids)] == ids
+        self.computed[slot] = tuple(ids)
+        return True
+
     async def generate(
-        self, scope: str | None, prompt: tuple[int, ...], length: int
+        self,
+        scope: str | None,
+        prompt: tuple[int, ...],
+        length: int,
+        owner: StateOwner = NO_OWNER,
     ) -> tuple[int, tuple[int, ...]]:
-        slot = await self.slots.acquire(prompt, StateGroup(scope))
+        slot = await self.slots.acquire(prompt, StateGroup(scope), owner)
         cached = self.begin(slot, prompt)
         reply = tuple(range(2000 + len(prompt), 2000 + len(prompt) + length))
         self.end(slot, prompt, reply)
@@ -362,13 +369,154 @@ async def test_an_adapter_has_its_own_states(llama: Llama) -> None:
     assert again.number == other.number
 
 
+# --- deletion ------------------------------------------------------------------------------------
+
+
+class Responses:
+    """Stored responses over a ``Llama``. Each has tokens of its own, after those of its parent."""
+
+    def __init__(self, llama: Llama, seed: int = 1) -> None:
+        self.llama, self.chance = llama, random.Random(seed)
+        #: The ids that are computed for each response that is not deleted.
+        self.living: dict[str, tuple[int, ...]] = {}
+        self._numbers = itertools.count(1)
+
+    async def create(self, parent: str = "", length: int = 100) -> str:
+        """Answer a prompt that continues a response. Returns the id of the new response."""
+        number = next(self._numbers)
+        id = f"resp_{number}"
+        owner = self.llama.states.owners.get("session", "t", id, True)
+        first = 1000 * number
+        prompt = (*self.living.get(parent, HEAD), *range(first, first + length))
+        slot = await self.llama.slots.acquire(prompt, NO_GROUP, owner)
+        self.llama.begin(slot, prompt)
+        self.llama.end(slot, prompt, reply := range(first + 500, first + 500 + length))
+        self.living[id] = (*prompt, *reply)
+        return id
+
+    async def delete(self, id: str) -> None:
+        del self.living[id]
+        self.llama.states.owners.delete(id, "session", "t")
+        await self.llama.slots.delete_unneeded()
+
+    def cached(self, id: str) -> int:
+        """How many ids of a response are cached."""
+        states = (*self.llama.computed, *(state.ids for state in self.llama.states))
+        return max(common_prefix_length(tuple(ids), self.living[id]) for ids in states)
+
+    def foreign(self) -> set[int]:
+        """The ids in slots and files that belong to no living response."""
+        states = self.llama.states
+        kept = [self.llama.saved[each.file.name] for each in states if each.file is not None]
+        found = {id for ids in (*self.llama.computed, *kept) for id in ids}
+        return found.difference(HEAD, *self.living.values())
+
+
+async def test_deleted_response_leaves_the_state_of_the_one_that_it_continued(llama: Llama) -> None:
+    """The later state has replaced the earlier one, in the slot and among the kept states."""
+    responses = Responses(llama)
+    first = await responses.create()
+    second = await responses.create(first)
+    third = await responses.create(second)
+    await responses.delete(second)
+    assert responses.cached(third) >= len(responses.living[third]) - 1
+    await responses.delete(third)
+    assert responses.cached(first) >= len(responses.living[first]) - SLACK
+    assert not responses.foreign()
+    await responses.delete(first)
+    assert not any(llama.computed) and not list(llama.states)
+
+
+async def test_state_outside_a_slot_is_cut(files: StateFiles) -> None:
+    llama = Llama(files, count=1)
+    responses = Responses(llama)
+    first = await responses.create()
+    second = await responses.create(first)
+    await llama.generate(None, tuple(range(50_000, 50_500)), 10)  # it takes the only slot
+    assert responses.cached(second)
+    await responses.delete(second)
+    assert responses.cached(first) >= len(responses.living[first]) - SLACK
+    assert not responses.foreign() - set(range(50_000, 50_500)) - set(range(2500, 2600))
+
+
+async def test_response_with_the_same_text_as_another_keeps_their_state(llama: Llama) -> None:
+    owners = [llama.states.owners.get(None, "t", f"resp_{n}", True) for n in range(3)]
+    for owner in owners:
+        await llama.generate(None, HEAD, 100, owner)
+        await llama.slots.keep(Slot(0, True, NO_GROUP, owner))
+    for number, owner in enumerate(owners):
+        llama.states.owners.delete(owner.id, None, "t")
+        await llama.slots.delete_unneeded()
+        found = max(map(len, (*llama.computed, *(state.ids for state in llama.states))), default=0)
+        assert (found >= len(HEAD) + 90) == (number < 2)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_deletions_leave_all_of_the_living_and_nothing_else(
+    files: StateFiles, seed: int
+) -> None:
+    llama = Llama(files, count=random.Random(seed).choice([1, 2, 4]))
+    responses = Responses(llama, seed)
+    for _ in range(60):
+        living = sorted(responses.living)
+        if living and responses.chance.random() < 0.4:
+            await responses.delete(responses.chance.choice(living))
+        else:
+            parent = responses.chance.choice(["", *living, *living[-1:]])
+            await responses.create(parent, responses.chance.randint(20, 200))
+        assert not responses.foreign()
+        for id, ids in responses.living.items():
+            assert responses.cached(id) >= len(ids) - SLACK
+    llama.states.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_deletion_while_states_are_copied_leaves_nothing(
+    files: StateFiles, seed: int
+) -> None:
+    llama = Llama(files, count=3)
+    responses = Responses(llama, seed)
+    save, restore = llama.save, llama.restore
+
+    async def pause() -> None:
+        for _ in range(responses.chance.randint(0, 6)):
+            await asyncio.sleep(0)
+
+    async def slow_save(slot: int) -> StateFile | None:
+        await pause()
+        return await save(slot)
+
+    async def slow_restore(slot: int, *rest: Any) -> bool:
+        await pause()
+        return await restore(slot, *rest)
+
+    async def client() -> None:
+        for _ in range(12):
+            living = sorted(responses.living)
+            if living and responses.chance.random() < 0.4:
+                await responses.delete(responses.chance.choice(living))
+            else:
+                await responses.create(responses.chance.choice(["", *living]))
+            await pause()
+
+    llama.save, llama.restore = slow_save, slow_restore  # type: ignore[method-assign, assignment]
+    async with asyncio.timeout(TIMEOUT_S):
+        await asyncio.gather(*(client() for _ in range(5)))
+        for id in tuple(responses.living):
+            await responses.delete(id)
+        slots = [await llama.slots.acquire((n,)) for n in range(3)]
+    assert len({slot.number for slot in slots}) == 3 and not list(llama.states)
+    assert not any(slot.is_reusable and llama.computed[slot.number] for slot in slots)
+
+
 # --- the budget ----------------------------------------------------------------------------------
 
 
 def kept(files: StateFiles, ids: Sequence[int], size: int, session: str | None = None) -> KeptState:
     file = files.create()
     file.path.write_bytes(bytes(size))
-    return KeptState(NO_GROUP, tuple(ids), file, size, StateOwner(session))
+    claims = (StateClaim(StateOwner(session), len(ids)),)
+    return KeptState(NO_GROUP, tuple(ids), file, size, claims)
 
 
 def test_extended_state_is_replaced(files: StateFiles) -> None:
@@ -393,8 +541,6 @@ def test_ended_conversations_are_evicted_first_and_waiting_ones_last(files: Stat
         states.add(kept(files, range(1000 * number, 1000 * number + 100), MIB, str(number)))
         gone += before - {state.owner.session for state in states}
     assert gone == ["ended", "old"]
-    states.delete("waiting")
-    assert states.find(range(100), NO_GROUP) == (None, 0)
 
 
 def test_state_larger_than_the_budget_is_refused(files: StateFiles) -> None:
@@ -545,12 +691,13 @@ async def stored(disk: DiskStates, files: StateFiles, *parts: KeptState) -> Kept
 
 
 def durable(
-    files: StateFiles, ids: Sequence[int], content: bytes, session: str = "s", tenant: str = "t"
+    files: StateFiles, ids: Sequence[int], content: bytes, owner: StateOwner | None = None
 ) -> KeptState:
     file = files.create()
     file.path.write_bytes(content)
-    owner = StateOwner(session, tenant, is_durable=True)
-    return KeptState(StateGroup("scope", None), tuple(ids), file, len(content), owner)
+    owner = owner or StateOwner("s", "t", "resp", is_durable=True)
+    claims = (StateClaim(owner, len(ids)),)
+    return KeptState(StateGroup("scope", None), tuple(ids), file, len(content), claims)
 
 
 @pytest.mark.parametrize("secret", [None, b"secret"], ids=["plain", "encrypted"])
@@ -603,7 +750,7 @@ async def test_state_that_is_not_stored_leaves_the_files_of_those_that_it_extend
     if not is_written:
         states.add(turn)
     following = durable(files, range(200), b"y" * 2000)
-    following.owner = StateOwner("s", "t")
+    following.claims = (StateClaim(StateOwner("s", "t"), 200),)
     states.add(following)
     in_memory = states.find(range(100), following.group)[0]
     assert in_memory is not None and in_memory.file is not None
@@ -620,14 +767,16 @@ async def test_files_go_with_their_conversation_and_tenant(
     files: StateFiles, tmp_path: Path
 ) -> None:
     folder = tmp_path / "m" / "v1"
-    parts = [
-        durable(files, range(100 * n, 100 * n + 100), b"x" * 1000, f"s{n}", f"t{n % 2}")
-        for n in range(4)
-    ]
-    states = await stored(DiskStates(folder, MIB), files, *parts)
-    states.delete("s0")
+    states = await stored(DiskStates(folder, MIB), files)
+    for n in range(4):
+        owner = states.owners.get(f"s{n}", f"t{n % 2}", f"conv{n}", True)
+        states.add(state := durable(files, range(100 * n, 100 * n + 100), b"x" * 1000, owner))
+        await states.persist(state)
+    states.owners.delete("conv0", "s0", "t0")
+    assert not states.delete_unneeded()
     assert len(list(folder.iterdir())) == 3
-    states.delete(None, "t1")
+    states.owners.delete(None, None, "t1")
+    assert not states.delete_unneeded()
     assert len(list(folder.iterdir())) == 1
     assert states.counts.disk_bytes == 1000
     states.close()
@@ -684,7 +833,7 @@ async def test_conversation_continues_after_a_restart(smollm2_path: Path, tmp_pa
         disk_cache=DiskCache(folder=tmp_path / "cache", max_mb=500, secret=b"secret"),
     )
     sampling = Sampling(
-        max_tokens=8, temperature=0, ignore_eos=True, session_key="chain", is_durable=True
+        max_tokens=8, temperature=0, ignore_eos=True, session_key="chain", owner="resp"
     )
     engine = await load(smollm2_path, options)
     ids = tuple(engine.tokenizer.encode("The rivers of Europe are " * 400, special=False))[:2000]
@@ -712,6 +861,53 @@ async def test_conversation_continues_after_a_restart(smollm2_path: Path, tmp_pa
         assert (await collect(other, Prompt(following[:100]), sampling)).cached_tokens == 0
     finally:
         await other.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("place", ["slot", "file"])
+async def test_deleted_turn_leaves_the_turn_before(tmp_path: Path, place: str) -> None:
+    """It is cached and on disk, and greedy decoding gives the same text."""
+    cache = DiskCache(folder=tmp_path, max_mb=50)
+    options = LoadOptions(threads=1, context_size=2048, parallel=1, disk_cache=cache)
+    engine = await load(GGUF, options)
+    sampling = Sampling(max_tokens=40, temperature=0, ignore_eos=True, session_key="s", tenant="t")
+    ids = tuple(random.Random(5).choices(range(300, 700), k=900))
+    others = asyncio.all_tasks()
+
+    async def run(prompt: tuple[int, ...], owner: str | None, scope: str | None = None) -> Outcome:
+        of_turn = replace(sampling, owner=owner, cache_scope=scope)
+        outcome = await collect(engine, Prompt(prompt), of_turn)
+        while busy := asyncio.all_tasks() - others:  # the state is still being written
+            await asyncio.wait(busy)
+        return outcome
+
+    async def delete(owner: str) -> None:
+        await engine.on_session(SessionSignal(event="deleted", key="s", tenant="t", owner=owner))
+        while busy := asyncio.all_tasks() - others:
+            await asyncio.wait(busy)
+
+    def files() -> list[int]:
+        found = (DiskStates(path.parent, 0).describe(path) for path in tmp_path.rglob("*.state"))
+        return [len(state.unpack()) for state in found if state is not None]
+
+    try:
+        first = await run(ids[:500], "resp_1")
+        prompt = (*ids[:500], *first.ids)
+        await run((*prompt, *ids[500:700]), "resp_2")
+        assert files() == [500 + 40 + 200 + 40]
+        if place == "file":
+            await run(ids[700:], None, "other")
+        await delete("resp_2")
+        assert files() == [len(prompt)]
+        again = await run((*prompt, *ids[700:]), None)
+        assert (again.cached_tokens or 0) >= len(prompt) - SLACK
+        assert again.ids == (await run((*prompt, *ids[700:]), None, "cold")).ids
+        await delete("resp_1")
+        assert not files()
+        assert (await run((*prompt, *ids[700:]), None)).cached_tokens == 0
+    finally:
+        await engine.close()
 
 
 @pytest.mark.e2e

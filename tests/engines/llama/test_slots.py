@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from antiphon.engines.llama.kept_states import StateGroup, StateOwner
+from antiphon.engines.llama.kept_states import StateGroup
 from antiphon.engines.llama.slots import MIN_SHARED, Slots
+from antiphon.engines.llama.state_owners import StateOwner
 
 
 async def test_conversation_returns_to_its_slot() -> None:
