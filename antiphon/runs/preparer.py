@@ -45,6 +45,7 @@ from antiphon.runs.request.mcp_approvals import (
     find_approved_calls,
     record_approval_requests,
     release_approvals,
+    return_approvals,
 )
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.runs.request.moderators import Moderators
@@ -442,6 +443,7 @@ class Preparer:
             journal=self._call_journal(tenant, response_id) if is_durable else CallJournal(),
             on_interruption=request.interrupted_tools or "tell",
             on_calls=partial(self._record_approval_requests, tenant, response_id),
+            on_unused=partial(return_approvals, self._store.journal, tenant, response_id),
         )
 
         def wrap(reply: Reply, conversation: Conversation) -> Reply:

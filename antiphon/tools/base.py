@@ -138,6 +138,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     - ``text``: the result as the model sees it.
     - ``fields``: fields to set on the output item of the call.
     - ``failed``: whether the call failed.
+    - ``has_run``: False if the tool has certainly not run, so an approval of the call stays good.
     - ``items``: output items that follow the call. The model sees these items instead of ``text``.
     - ``usage``: added to ``tool_usage`` of the response.
     - ``awaits_client``: whether the client has to answer nested calls first. A later response then
@@ -147,6 +148,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     text: str = ""
     fields: Mapping[str, Any] = {}
     failed: bool = False
+    has_run: bool = True
     items: tuple[Item, ...] = ()
     usage: Mapping[str, Any] = {}
     awaits_client: bool = False

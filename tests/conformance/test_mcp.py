@@ -7,6 +7,7 @@ import ipaddress
 import json
 import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +388,79 @@ async def test_approval_runs_once_however_often_it_is_sent(
         "input[0].approval_request_id",
     )
     assert toys.log.count("delete loft") == before + 1
+
+
+def _call(reply: httpx.Response) -> dict[str, Any]:
+    """Return the call of the tool in a response."""
+    (call,) = (item for item in reply.json()["output"] if item["type"] == "mcp_call")
+    return dict(call)
+
+
+@pytest.mark.parametrize("is_continued", [True, False])
+@pytest.mark.requirement("MCP-APPROVAL-ONCE")
+async def test_approval_stays_good_if_the_server_refuses_the_token(
+    serve: Serve, mcp: McpProvider, toys: Toys, store: Store, is_continued: bool
+) -> None:
+    before = toys.log.count("delete hut")
+    server = serve(deleting("hut"), on=store, providers={"mcp": mcp})
+    locked = tool(f"{toys.root}/locked", **APPROVING)
+    good, stale = {**locked, "authorization": "secret"}, {**locked, "authorization": "old"}
+    reply = await server.post(tools=[good])
+    first, request_id = reply.json(), reply.json()["output"][-1]["id"]
+    body = {"previous_response_id": first["id"], "input": [approval(request_id)]}
+    refused = await server.post(**body, tools=[stale])
+    assert _call(refused)["error"]["code"] == 401 and _call(refused)["status"] == "failed"
+    if is_continued:
+        body["previous_response_id"] = refused.json()["id"]
+        other = await server.post(**{**body, "input": "Go on."}, tools=[good])
+        assert [item["type"] for item in other.json()["output"]] == ["message"]
+    assert toys.log.count("delete hut") == before
+    accepted = await server.post(**body, tools=[good])
+    assert _call(accepted)["output"] == "hut is gone"
+    rejected(await server.post(**body, tools=[good]), "input[0].approval_request_id")
+    body["previous_response_id"] = accepted.json()["id"]
+    rejected(await server.post(**body, tools=[good]), "input[0].approval_request_id")
+    assert toys.log.count("delete hut") == before + 1
+
+
+@asynccontextmanager
+async def _breaking_proxy(toys: Toys, port: int) -> AsyncIterator[int]:
+    """Yield the port of a proxy that breaks a connection off instead of passing a call on."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (data := await reader.read(65536)) and b"tools/call" not in data:
+            writer.write(data)
+        writer.close()
+
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", toys.port)
+        await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
+
+    async with await asyncio.start_server(serve, "127.0.0.1", port) as proxy:
+        yield proxy.sockets[0].getsockname()[1]
+        for writer in writers:
+            writer.close()
+
+
+@pytest.mark.requirement("MCP-APPROVAL-ONCE")
+async def test_approval_stays_good_only_if_the_call_was_not_delivered(
+    serve: Serve, mcp: McpProvider, toys: Toys
+) -> None:
+    before = toys.log.count("delete mill")
+    server = serve(deleting("mill"), providers={"mcp": mcp})
+    async with _breaking_proxy(toys, 0) as port:
+        tools = [tool(f"http://127.0.0.1:{port}/mcp", **APPROVING)]
+        reply = (await server.post(tools=tools)).json()
+    answer = [approval(reply["output"][-1]["id"])]
+    body = {"previous_response_id": reply["id"], "input": answer, "tools": tools}
+    assert "could not be reached" in _call(await server.post(**body))["error"]["message"]
+    async with _breaking_proxy(toys, port):
+        assert "broke off" in _call(await server.post(**body))["error"]["message"]
+        rejected(await server.post(**body), "input[0].approval_request_id")
+    assert toys.log.count("delete mill") == before
 
 
 @pytest.mark.requirement("MCP-APPROVAL-ONCE")

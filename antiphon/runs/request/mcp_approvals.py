@@ -5,17 +5,22 @@ user is shown: the MCP server, the tool and the arguments. The client approves t
 ``mcp_approval_request`` with an ``mcp_approval_response``, now or, after a denial, later. The
 response that uses the approval sets the result of the entry. So an approval is good for exactly the
 call that was shown, and neither a later request nor a parallel request runs this call again.
+
+If the call fails, and the tool has certainly not run, the response gives the approval back: it
+removes the result. The client can then send the approval again. In the conversation, such a call
+looks like any failed call, so only the journal knows whether an approval is good.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, StoreError
 from antiphon.runs.tool_loop.turn import ToolCall
 from antiphon.store.journal import Journal, JournalEntry
 from antiphon.tools.mcp.request import server_identity
@@ -51,11 +56,10 @@ def find_approved_calls(
     if it.McpApprovalResponse not in map(type, items):
         return ()
     paths = {id(item): f"input[{index}]" for index, item in enumerate(own)}
-    called = _called(items)
     servers = {tool.server_label: server_identity(tool) for tool in tools if isinstance(tool, Mcp)}
     approved: list[ApprovedCall] = []
     for request, answer in _answered_requests(items, paths):
-        if not answer.approve or request.id in called:
+        if not answer.approve:
             continue
         path = paths.get(id(answer))
         if path is not None and request.server_label not in servers:
@@ -69,15 +73,14 @@ def find_approved_calls(
 def _answered_requests(
     items: Iterable[it.Item], paths: Mapping[int, str]
 ) -> list[tuple[it.McpApprovalRequest, it.McpApprovalResponse]]:
-    """Return the approval requests that have been answered, each with its last answer. ``paths``:
-    the paths of the request's own items by identity. The user can approve a call that was denied
-    earlier. Raises ``InvalidRequest`` for an answer of the request that answers nothing, or comes
-    too late."""
+    """Return the approval requests that have been answered and whose calls did not follow, each
+    with its last answer. ``paths``: the paths of the request's own items by identity. The user can
+    approve a call that was denied or failed earlier. Raises ``InvalidRequest`` for an answer of the
+    request that answers nothing, or comes too late."""
     requests: dict[str, it.McpApprovalRequest] = {}
     answers: dict[str, it.McpApprovalResponse] = {}
-    called: set[str] = set()
+    done: set[str] = set()
     for item in items:
-        called |= _called((item,))
         if isinstance(item, it.McpApprovalRequest):
             requests[item.id] = item
         elif isinstance(item, it.McpApprovalResponse):
@@ -86,19 +89,14 @@ def _answered_requests(
                 raise _unknown_request(request_id, path)
             earlier = answers.get(request_id)
             is_final = earlier is not None and (earlier.approve or id(earlier) in paths)
-            if path is not None and (is_final or request_id in called):
+            if path is not None and (is_final or request_id in done):
                 raise _already_answered(request_id, path)
             answers[request_id] = item
+        elif item.tool_type is not None and isinstance(item.approval_request_id, str):
+            answers.pop(item.approval_request_id, None)
+            if item.status != "failed":
+                done.add(item.approval_request_id)
     return [(requests[name], answer) for name, answer in answers.items() if name in requests]
-
-
-def _called(items: Iterable[it.Item]) -> set[str]:
-    """Return the ids of the approval requests whose calls are among these items."""
-    return {
-        item.approval_request_id
-        for item in items
-        if item.tool_type is not None and isinstance(item.approval_request_id, str)
-    }
 
 
 async def record_approval_requests(
@@ -162,6 +160,17 @@ async def release_approvals(
     the approved calls."""
     for call in calls:
         await journal.settle(tenant, call.request_id, response_id.encode(), None)
+
+
+async def return_approvals(
+    journal: Journal, tenant: str, response_id: str, calls: Iterable[ToolCall]
+) -> None:
+    """Release the approvals of calls that have certainly not run. If the store does not answer,
+    they stay used."""
+    for call in calls:
+        if isinstance(request_id := call.function.initial_item.approval_request_id, str):
+            with suppress(StoreError):
+                await journal.settle(tenant, request_id, response_id.encode(), None)
 
 
 def call_digest(server: str, tool: str, arguments: str) -> bytes:

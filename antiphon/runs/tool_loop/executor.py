@@ -46,8 +46,7 @@ def ignore_call(tool: str, seconds: float, failed: bool) -> None:
     """Do nothing. The default ``OnToolCall`` callback."""
 
 
-#: Called with calls whose arguments are complete, before the client sees the end of the response.
-#: Some of them may be requests for the client's approval.
+#: Called with calls, before the client sees the end of the response.
 OnCalls = Callable[[Sequence[ToolCall]], Awaitable[None]]
 
 
@@ -116,7 +115,9 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     - ``on_tool_call``: called after each call has ended.
     - ``check_access``: called before calls run.
     - ``journal``: records the calls, so that no call runs twice unnoticed.
-    - ``on_calls``: called with the nested calls of programs.
+    - ``on_calls``: called with the nested calls of programs, when their arguments are complete.
+      Some of them may be requests for the client's approval.
+    - ``on_unused``: called with a call, not that of a program, whose tool has certainly not run.
     """
 
     tenant: str
@@ -133,6 +134,7 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     check_access: CheckAccess = allow
     journal: CallJournal = CallJournal()
     on_calls: OnCalls = ignore_calls
+    on_unused: OnCalls = ignore_calls
 
 
 class CallRunner:
@@ -254,6 +256,8 @@ class CallRunner:
             self._deltas.put_nowait(Close({}, key, item.status))
         if call.function.effects != "none":
             await self.environment.journal.finish(call)
+        if not result.has_run and call.caller is None:
+            await self.environment.on_unused((call,))
 
     def _end_item(self, call: ToolCall, result: ToolResult, *, may_hold: bool) -> ToolResult:
         """Close the output item that contains the result. Returns the result with its final fields.

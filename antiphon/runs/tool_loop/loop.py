@@ -126,7 +126,7 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
     continues; empty if it continues nothing. ``check_access``: called before tools run.
     ``journal``: records the calls of tools. ``on_interruption``: what happens to calls that may
     have been done when the server was interrupted. ``on_calls``: called with the calls of each
-    turn.
+    turn. ``on_unused``: see ``CallEnvironment``.
     """
 
     conversation: Conversation
@@ -147,6 +147,7 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
     journal: CallJournal = CallJournal()
     on_interruption: OnInterruption = "tell"
     on_calls: OnCalls = ignore_calls
+    on_unused: OnCalls = ignore_calls
 
 
 class ToolLoop(ReplyWrapper):
@@ -657,6 +658,7 @@ class ToolLoop(ReplyWrapper):
             check_access=spec.check_access,
             journal=spec.journal,
             on_calls=spec.on_calls,
+            on_unused=spec.on_unused,
             trace=spec.options.trace,
         )
 

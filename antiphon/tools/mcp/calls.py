@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.support.aging_cache import AgingCache
 from antiphon.support.tasks import BackgroundTasks
@@ -105,6 +106,8 @@ class McpCaller:
         except BaseException as error:
             is_over = isinstance(error, McpFailure) or has_ended is None
             self._cancelling.start(self._cancel(session, task_id, None if is_over else has_ended))
+            if isinstance(error, McpFailure):  # only the request for the state was not processed
+                raise McpFailure(replace(error.details, not_processed=False)) from error
             raise
 
     async def _poll(self, session: SessionKey, task_id: str, seconds: float) -> CallToolResult:

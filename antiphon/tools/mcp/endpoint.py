@@ -68,11 +68,13 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
 
 class RequestTrace(msgspec.Struct):
     """A record of one request to an MCP server. ``was_sent``: whether the transport has sent a
-    message. ``statuses``: the HTTP statuses of answers without success (300 or higher).
-    ``transport_errors``: descriptions of the errors of the transport. ``challenge``: what the
-    server wants to be authorized with, i.e. the header ``WWW-Authenticate`` of its last refusal."""
+    message. ``was_accepted``: whether the server has accepted a message by HTTP. ``statuses``: the
+    HTTP statuses of answers without success (300 or higher). ``transport_errors``: descriptions of
+    the errors of the transport. ``challenge``: what the server wants to be authorized with, i.e.
+    the header ``WWW-Authenticate`` of its last refusal."""
 
     was_sent: bool = False
+    was_accepted: bool = False
     statuses: list[int] = []
     transport_errors: list[str] = []
     challenge: str = ""
@@ -82,8 +84,10 @@ class RequestTrace(msgspec.Struct):
 #: the task that calls the SDK. So the transport can read the trace from this variable.
 current_trace: ContextVar[RequestTrace | None] = ContextVar("current_trace", default=None)
 
-#: The entry of ``RequestTrace.transport_errors`` for an address that is not allowed.
+#: The entries of ``RequestTrace.transport_errors`` for an address that is not allowed, and for a
+#: connection that broke off, perhaps after a message.
 ADDRESS_REFUSED = "its address is not a public one (see the setting mcp.allowed_networks)"
+BROKEN_OFF = "the connection broke off"
 
 #: HTTP statuses of servers that do not support the transport, or the version of the protocol, that
 #: the client has tried. The client then tries another one.

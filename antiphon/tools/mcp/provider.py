@@ -303,13 +303,14 @@ class McpProvider:
         ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
             parsed_arguments = _parse_object(arguments)
             if parsed_arguments is None:
-                yield _failed_result(_INVALID_ARGUMENTS)
+                yield _failed_result(_INVALID_ARGUMENTS, has_run=False)
                 return
 
             try:
                 result = await self.caller.call(session, name, parsed_arguments, context)
             except McpFailure as error:
-                yield _failed_result(error.details.error)
+                has_run = not error.details.not_processed
+                yield _failed_result(error.details.error, has_run=has_run)
                 return
             if result.is_error:
                 yield _failed_result(tool_error(result, context.max_result_bytes))
@@ -337,14 +338,15 @@ _DISALLOWED_TOOL = {
 async def _call_disallowed_tool(
     arguments: str, context: CallContext
 ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-    yield _failed_result(_DISALLOWED_TOOL)
+    yield _failed_result(_DISALLOWED_TOOL, has_run=False)
 
 
-def _failed_result(error: dict[str, Any]) -> ToolResult:
+def _failed_result(error: dict[str, Any], *, has_run: bool = True) -> ToolResult:
     """Return the result of a failed call. In later turns, the dialects render the item of this call
-    with the same text as this result, so the model sees the same text in all turns."""
+    with the same text as this result, so the model sees the same text in all turns. ``has_run``:
+    see ``ToolResult``."""
     text = f"Error: {json.dumps(error, ensure_ascii=False)}"
-    return ToolResult(text=text, fields={"error": error}, failed=True)
+    return ToolResult(text=text, fields={"error": error}, failed=True, has_run=has_run)
 
 
 def _parse_object(arguments: str) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from antiphon.support.text import truncate_middle
 from antiphon.wire.json_types import JsonObject
 
-from .endpoint import ADDRESS_REFUSED, UNSUPPORTED, RequestTrace
+from .endpoint import ADDRESS_REFUSED, BROKEN_OFF, UNSUPPORTED, RequestTrace
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -25,6 +25,9 @@ _INTERNAL = -32603
 #: Errors about requests that the server has understood: wrong arguments, and a capability that the
 #: client lacks. New servers send them with HTTP status 400.
 _UNDERSTOOD = frozenset({-32602, -32021})
+#: HTTP statuses of servers that did not process a request, because they do not know the session, or
+#: want another access token.
+_REFUSED = frozenset({401, 404})
 #: The parameters in a header ``WWW-Authenticate``.
 _CHALLENGE = re.compile(r'(?<!\w)(\w{1,40})="([\x21\x23-\x7e ]{1,300})"')
 #: Parameter → how an error introduces it.
@@ -42,12 +45,13 @@ class FailureDetails(Struct, frozen=True, kw_only=True):
 
     - ``error``: the error that the item of the call gets.
     - ``session_ended``: whether the MCP session cannot be used any more.
-    - ``can_retry``: whether the request may be sent again, because the MCP server did not process
-      it.
+    - ``not_processed``: whether it is certain that the MCP server did not process the request.
+    - ``can_retry``: whether a new session may help with such a request.
     """
 
     error: JsonObject
     session_ended: bool = False
+    not_processed: bool = False
     can_retry: bool = False
 
     @property
@@ -85,16 +89,21 @@ def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetail
         status = trace.statuses[-1]
         not_found = status == 404
         return FailureDetails(
-            error=_http_error(status, trace.challenge), session_ended=not_found, can_retry=not_found
+            error=_http_error(status, trace.challenge),
+            session_ended=not_found,
+            not_processed=_was_refused(trace),
+            can_retry=not_found and not trace.was_accepted,
         )
     if trace.transport_errors:
         reason = trace.transport_errors[-1]
-        can_retry = reason not in (ADDRESS_REFUSED, "the connection broke off")
+        # The message may have arrived, and only its answer be requested again.
+        not_processed = not trace.was_accepted and BROKEN_OFF not in trace.transport_errors
         return _protocol_failure(
             _CLOSED,
             f"The server is not available: {reason}.",
             session_ended=True,
-            can_retry=can_retry,
+            not_processed=not_processed,
+            can_retry=not_processed and reason != ADDRESS_REFUSED,
         )
     if isinstance(root_error, TimeoutError):
         return _protocol_failure(_TIMED_OUT, "The server took too long.")
@@ -102,11 +111,13 @@ def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetail
         if root_error.code == _TIMED_OUT:
             return _protocol_failure(_TIMED_OUT, "The server took too long.")
         is_closed = root_error.code == _CLOSED
+        not_processed = is_closed and not trace.was_sent
         return _protocol_failure(
             root_error.code,
             root_error.message,
             session_ended=is_closed,
-            can_retry=is_closed and not trace.was_sent,
+            not_processed=not_processed or _was_refused(trace),
+            can_retry=not_processed,
         )
     if isinstance(root_error, ValidationError):
         return _protocol_failure(_INTERNAL, "The server's answer is not valid.")
@@ -115,6 +126,10 @@ def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetail
     if isinstance(root_error, OSError):
         return _protocol_failure(_CLOSED, "The server could not be started.", session_ended=True)
     return _protocol_failure(_CLOSED, "The session broke off.", session_ended=True)
+
+
+def _was_refused(trace: RequestTrace) -> bool:
+    return not _REFUSED.isdisjoint(trace.statuses[-1:]) and not trace.was_accepted
 
 
 def refuses_version(details: FailureDetails, trace: RequestTrace) -> bool:

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import structlog
+from msgspec.structs import replace
 
 from antiphon.support.aging_cache import AgingCache
 from antiphon.support.tasks import BackgroundTasks
@@ -163,11 +164,17 @@ class SessionPool:
 
         A reused session may have ended before the MCP server processed the request, or the server
         may have rejected the protocol's version that it used to speak. In these cases, the
-        operation runs once more in a new session. Raises ``McpFailure``.
+        operation runs once more in a new session. Raises ``McpFailure``, with ``not_processed`` if
+        the operation has certainly changed nothing.
         """
+        not_processed = True
         async with self._entry(key) as entry:
             for is_last in (False, True):
-                session, client, is_new = await self._client(entry, key)
+                try:
+                    session, client, is_new = await self._client(entry, key)
+                except McpFailure as error:  # the operation did not run
+                    details = replace(error.details, not_processed=not_processed)
+                    raise McpFailure(details) from error
                 trace = RequestTrace()
                 token = current_trace.set(trace)
                 try:
@@ -182,6 +189,7 @@ class SessionPool:
                         self._eras.remove((key.tenant, key.server.key))
                         await self._discard_session(entry, session)
                     can_retry = is_refused or (details.can_retry and not is_new)
+                    not_processed = details.not_processed
                     if is_last or not can_retry:
                         raise McpFailure(details) from error
                 finally:

@@ -30,7 +30,14 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from antiphon.security.ssrf import Network, may_dial
 
-from .endpoint import ADDRESS_REFUSED, UNSUPPORTED, McpEndpoint, OAuthClient, current_trace
+from .endpoint import (
+    ADDRESS_REFUSED,
+    BROKEN_OFF,
+    UNSUPPORTED,
+    McpEndpoint,
+    OAuthClient,
+    current_trace,
+)
 from .oauth import ClientCredentials
 from .tasks import TaskSupport
 
@@ -225,11 +232,13 @@ class _TracedTransport(httpx2.AsyncHTTPTransport):
             raise
         except httpx2.TransportError:
             if trace is not None:
-                trace.transport_errors.append("the connection broke off")
+                trace.transport_errors.append(BROKEN_OFF)
             raise
         if trace is not None and response.status_code >= 300:
             trace.statuses.append(response.status_code)
             trace.challenge = response.headers.get("www-authenticate", "")
+        elif trace is not None and request.method == "POST":
+            trace.was_accepted = True
         content_type = response.headers.get("content-type", "")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         is_events = content_type.startswith("text/event-stream")

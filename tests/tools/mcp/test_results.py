@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mcp import MCPError
 
-from antiphon.tools.mcp.endpoint import ADDRESS_REFUSED, RequestTrace
+from antiphon.tools.mcp.endpoint import ADDRESS_REFUSED, BROKEN_OFF, RequestTrace
 from antiphon.tools.mcp.results import describe_failure
 
 PROTOCOL = "mcp_protocol_error"
@@ -89,3 +89,36 @@ def test_failures_are_classified(
     assert (error_fields["type"], error_fields["code"]) == (kind, code) and error_fields["message"]
     assert (details.session_ended, details.can_retry) == (session_ended, can_retry)
     assert details.message
+
+
+@pytest.mark.parametrize(
+    ("error", "trace", "not_processed"),
+    [
+        (MCPError(-32603, "x"), RequestTrace(was_sent=True, statuses=[401]), True),
+        (MCPError(-32000, "x"), RequestTrace(was_sent=True, statuses=[403]), False),
+        (MCPError(-32000, "x"), RequestTrace(was_sent=True, statuses=[502]), False),
+        (EOFError(), RequestTrace(transport_errors=["it could not be reached"]), True),
+        (EOFError(), RequestTrace(transport_errors=[ADDRESS_REFUSED]), True),
+        (EOFError(), RequestTrace(transport_errors=[BROKEN_OFF]), False),
+        # the call was accepted, and only its answer was requested again
+        (EOFError(), RequestTrace(was_accepted=True, statuses=[401]), False),
+        (EOFError(), RequestTrace(was_accepted=True, statuses=[404]), False),
+        (
+            EOFError(),
+            RequestTrace(was_accepted=True, transport_errors=["it could not be reached"]),
+            False,
+        ),
+        (
+            EOFError(),
+            RequestTrace(transport_errors=[BROKEN_OFF, "it could not be reached"]),
+            False,
+        ),
+        (TimeoutError(), RequestTrace(was_sent=True), False),
+    ],
+)
+def test_only_what_the_server_certainly_did_not_process_may_be_sent_again(
+    error: BaseException, trace: RequestTrace, not_processed: bool
+) -> None:
+    details = describe_failure(error, trace)
+    assert details.not_processed is not_processed
+    assert not details.can_retry or details.not_processed
