@@ -512,6 +512,20 @@ def test_mcp_call_is_approved_by_click(visitor: Visitor, toys: Toys) -> None:
     assert "5" in page.locator("[data-item=mcp_call]").inner_text()
 
 
+def test_mcp_servers_of_the_operator_are_offered(browser: Any, toys: Toys, tmp_path: Path) -> None:
+    settings = f'[mcp.servers.toys]\nurl = "{toys.url}"\n'
+    with (
+        serving(tmp_path, settings, model=model()) as server,
+        visiting(browser, server.root) as visitor,
+    ):
+        page = visitor.open()
+        page.get_by_role("switch", name="toys").check()
+        page.get_by_role("button", name="Edit toys").wait_for()
+        turn = visitor.ask("Please add two and three")
+        turn.get_by_role("button", name="Approve").click()
+        page.get_by_text("Two and three are five.").wait_for()
+
+
 def test_mcp_call_is_denied_by_click(visitor: Visitor, toys: Toys) -> None:
     page = visitor.open()
     add_mcp_server(page, toys)

@@ -11,6 +11,9 @@ import structlog
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.inference.tokens import Constraint
 from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.tools.mcp.endpoint import McpEndpoint
+from antiphon.tools.mcp.provider import McpProvider
+from antiphon.tools.mcp.sessions import SessionPool
 from antiphon.tools.unavailable_tool import UnavailableTool
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
@@ -230,6 +233,9 @@ async def test_unavailable_tool_says_what_turns_it_on(serve: Serve, ask: Ask) ->
     tools = {each["type"]: (each["available"], each["reason"]) for each in listed}
     assert (tools["web_search"], tools["file_search"]) == ((False, reason), (True, None))
     assert tools["shell"] == tools["code_interpreter"] == (False, "It is off.")
+    mcp = McpProvider({"toys": McpEndpoint(url="http://toys.example")}, SessionPool())
+    listed = (await serve(providers={"mcp": mcp}).client.get("/antiphon/tools")).json()["data"]
+    assert [each.get("server_labels") for each in listed if each["type"] == "mcp"] == [["toys"]]
 
 
 @pytest.mark.requirement("API-HOSTED-FORCED")

@@ -4,7 +4,7 @@ tools may be called."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import get_args
+from typing import Protocol, get_args, runtime_checkable
 
 import structlog
 from msgspec import UNSET, Struct
@@ -245,14 +245,34 @@ SERVER_TOOLS: tuple[tl.HostedTool, ...] = tuple(
 )
 
 
+@runtime_checkable
+class _ServerLister(Protocol):
+    """A provider whose tool names a server, as ``mcp`` does. ``server_labels``: the servers that
+    the operator has configured."""
+
+    @property
+    def server_labels(self) -> tuple[str, ...]: ...
+
+
 def list_tools(providers: Mapping[str, AnyToolProvider]) -> tuple[ToolEntry, ...]:
     """Return every type of tool that Antiphon can run, and whether this server can run it now."""
     reasons = _unavailable_reasons(providers)
     runners = {name: _RUNNERS.get(name, name) for name in SERVER_TOOLS}
     missing = {each: "It is off." for each in runners.values() if each not in providers}
-    problems = ((type, {**missing, **reasons}.get(each)) for type, each in runners.items())
+    problems = {**missing, **reasons}
+    servers = {
+        name: each.server_labels
+        for name, each in providers.items()
+        if isinstance(each, _ServerLister)
+    }
     return tuple(
-        ToolEntry(type=type, available=reason is None, reason=reason) for type, reason in problems
+        ToolEntry(
+            type=type,
+            available=each not in problems,
+            reason=problems.get(each),
+            server_labels=servers.get(each, UNSET),
+        )
+        for type, each in runners.items()
     )
 
 

@@ -83,6 +83,10 @@ class McpProvider:
         self._allow_urls = allow_urls
         self._networks = tuple(networks)
 
+    @property
+    def server_labels(self) -> tuple[str, ...]:
+        return tuple(sorted(self._configured))
+
     async def close(self) -> None:
         """Close all MCP sessions."""
         await self.caller.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.wire.tools import HostedTool
 
@@ -14,12 +14,13 @@ class ToolEntry(Struct, frozen=True, kw_only=True):
     """A type of tool that requests can use.
 
     ``reason``: why the server cannot run the tool now, and what to do. It is null if the server can
-    run it.
+    run it. ``server_labels``: for ``mcp``, the MCP servers that the operator has configured.
     """
 
     type: HostedTool
     available: bool
     reason: str | None = None
+    server_labels: tuple[str, ...] | UnsetType = UNSET
 
 
 class ToolList(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,8 @@ const LABELS = 7;
  * none, for each step. `lines`: draw lines instead of stacked bars. `total`: the text beside the title.
  */
 export function Chart({ title, total, steps, series, format, lines = false }) {
-  const top = niceTop(steps.map((_, at) => highest(series, at, lines)));
+  const most = niceTop(steps.map((_, at) => highest(series, at, lines)));
+  const top = lines ? most : Math.max(2, most);  // bars count things, and half a thing is no label
   const step = WIDTH / steps.length;
   const y = (value) => HEIGHT - (value / top) * HEIGHT;
   return html`<section class="panel-card chart-card" aria-label=${title}>

@@ -67,7 +67,9 @@ function Output({ settings }) {
 function Tools({ settings }) {
   const [dialog, setDialog] = useState(null);
   const served = useLoaded(() => get("/antiphon/tools"), []);
-  const problemOf = (type) => served.value?.data.find((tool) => tool.type === type)?.reason;
+  const entry = (type) => served.value?.data.find((tool) => tool.type === type);
+  const problemOf = (type) => entry(type)?.reason;
+  const offered = (entry("mcp")?.server_labels ?? []).filter((label) => !settings.servers.some((each) => each.label === label));
   const close = () => setDialog(null);
   const change = (list, index, value) => {
     const items = [...settings[list]];
@@ -86,6 +88,8 @@ function Tools({ settings }) {
       <${IconButton} icon="edit" label="Edit ${tool.label ?? tool.name}" onClick=${() => setDialog({ list, index })} />
       <${IconButton} icon="trash" label="Remove ${tool.label ?? tool.name}" onClick=${() => change(list, index, null)} />
     </div>`))}
+    ${offered.map((label) => html`<${Switch} key=${label} label=${label} hint="MCP server of this server" checked=${false}
+      onChange=${() => change("servers", settings.servers.length, { ...NEW_SERVER, label })} />`)}
     <div class="row wrap">
       <button type="button" class="small" onClick=${() => setDialog({ list: "servers", index: settings.servers.length })}>
         <${Icon} name="plus" />MCP server</button>
@@ -132,7 +136,7 @@ function ServerDialog({ server, onClose, onSave }) {
   };
   return html`<${Dialog} title="MCP server" onClose=${onClose}><form class="stack" onSubmit=${submit}>
     <${Field} label="Label"><input required pattern="[A-Za-z][A-Za-z0-9_\\-]*" value=${value.label} onInput=${set("label")} placeholder="weather" /></${Field}>
-    <${Field} label="URL" hint="Leave it empty for a server that the operator configured under this label.">
+    <${Field} label="URL" hint="Leave it empty for an MCP server that the operator has configured.">
       <input type="url" value=${value.url} onInput=${set("url")} placeholder="https://example.com/mcp" /></${Field}>
     <${Field} label="Authorization" hint="An access token. It stays in this tab and is sent with each request.">
       <input type="password" autocomplete="off" value=${value.authorization} onInput=${set("authorization")} /></${Field}>

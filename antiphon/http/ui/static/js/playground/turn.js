@@ -171,6 +171,7 @@ function ResultForm({ name, onSend }) {
 const INCOMPLETE = {
   max_output_tokens: "The answer reached the limit of output tokens.",
   content_filter: "The answer was cut by a content filter.",
+  max_messages: "The answer reached the limit of model calls, or of its time. Ask the model to go on.",
 };
 
 /** A model continues messages and thoughts, but not a call that was cut off. */

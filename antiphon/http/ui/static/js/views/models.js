@@ -75,7 +75,7 @@ function Model({ model, managed, busy, onAct, added, reading, onOptions, onRemov
     ["Memory", model.memory_bytes != null && `about ${bytes(model.memory_bytes)}`],
     ["Prompt cache", model.prompt_cache && `${bytes(model.prompt_cache.bytes)} of ${bytes(model.prompt_cache.limit_bytes)}; ${count(model.prompt_cache.hits)} hits, ${count(model.prompt_cache.misses)} misses, ${count(model.prompt_cache.evictions)} evictions`],
     ["CPU threads", model.threads && count(model.threads)],
-    ["Requests", managed && count(model.running_requests)],
+    ["Running requests", managed && count(model.running_requests)],
   ].filter(([, value]) => value);
   return html`<article class="panel-card" data-model=${model.id}>
     <div class="card-head"><h2>${model.id}</h2><${Status} status=${status.value} /></div>
