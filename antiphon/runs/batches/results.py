@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from antiphon.resources.file_storage.files import Files, FileUpload
 from antiphon.store.batches import BatchRecord, BatchStore, ResultChunk
 from antiphon.store.files import FileQuery
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.wire.resources.batches import Batch
 from antiphon.wire.resources.files import FileExpiresAfter
 from antiphon.wire.response import Usage
@@ -29,7 +30,8 @@ class LeaseLost(Exception):
 
 class BatchResults:
     """The results of one batch. ``renew`` changes the batch as long as this server owns it.
-    ``on_stored`` is called with the number of each line whose result is stored."""
+    ``on_stored`` is called with the number of each line whose result is stored. ``transfers``: the
+    turns in which result files are written."""
 
     def __init__(
         self,
@@ -40,7 +42,9 @@ class BatchResults:
         expires_after: FileExpiresAfter | None,
         renew: _Renew,
         on_stored: Callable[[int], Awaitable[None]],
+        transfers: FairLimiter,
     ) -> None:
+        self._transfers = transfers
         self._store = store
         self._files = files
         self._tenant = tenant
@@ -72,9 +76,10 @@ class BatchResults:
         *,
         renew: _Renew,
         on_stored: Callable[[int], Awaitable[None]],
+        transfers: FairLimiter,
     ) -> BatchResults:
         """Return the results of a batch that are already stored, so that more can be added."""
-        results = cls(store, files, tenant, batch_id, expires_after, renew, on_stored)
+        results = cls(store, files, tenant, batch_id, expires_after, renew, on_stored, transfers)
         async for chunk in store.chunks(tenant, batch_id):
             results._chunk_count += 1
             results._completed += chunk.completed
@@ -188,7 +193,8 @@ class BatchResults:
             chunks=content(),
             expires_after=self._expires_after,
         )
-        return (await self._files.create(self._tenant, upload)).id
+        async with self._transfers.slot(self._tenant):
+            return (await self._files.create(self._tenant, upload)).id
 
 
 def _joined(lines: list[bytes]) -> bytes:

@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from functools import partial
+from tempfile import SpooledTemporaryFile
 from typing import Any, Literal
 
 import msgspec
@@ -24,6 +25,8 @@ from antiphon.limits.key_ring import KeyRing
 from antiphon.resources.batches import Batches, has_ended
 from antiphon.resources.file_storage.files import Files
 from antiphon.store.batches import BatchRecord
+from antiphon.support.disk import disk_obstacle
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.tasks import BackgroundTasks, repeat, running
 from antiphon.wire.resources.batches import Batch, BatchFault, BatchFaults
 
@@ -44,8 +47,11 @@ _LINES_PER_TURN = 64
 _BUSY, _MAX_TRIES = (429, 503), 5
 #: How many of the lines without a result can have begun, at most.
 _MAX_BEGUN = 256
-#: How many batches of a tenant this process executes at a time. The input of each is in memory.
+#: How many batches of a tenant this process executes at a time.
 _BATCHES_PER_TENANT = 2
+#: The input of a batch is a temporary file while its lines are read. If it has at most this many
+#: bytes, it is in memory. Bytes that are read from it at a time.
+_MAX_SPOOLED, _PIECE_BYTES = 2**20, 2**16
 #: Seconds between two attempts to claim batches.
 _PAUSE_S = 0.05
 #: Seconds before a batch that could not be executed is claimed again.
@@ -109,6 +115,9 @@ class BatchWorker:
         self._lease_s = lease_s
         self._lines_at_a_time = lines_at_a_time
         self._gate = IdleGate(lambda: self._others(), lines_at_a_time)
+        #: Input and result files that this process transfers between the store and the disk. In
+        #: the store, a content is one value, so one of them is in memory at a time.
+        self._transfers = FairLimiter(1)
         self._clock = clock
         self._tasks = BackgroundTasks("batches")
         self._wake_up = asyncio.Event()
@@ -305,11 +314,25 @@ class BatchWorker:
         )
 
     async def _lines(self, tenant: str, batch: Batch) -> AsyncGenerator[tuple[int, bytes], None]:
-        file = await self._files.open(tenant, batch.input_file_id)
-        async for number, line in split_lines(file.read()):
-            if number % _LINES_PER_TURN == 0:
-                await asyncio.sleep(0)
-            yield number, line
+        with SpooledTemporaryFile(max_size=_MAX_SPOOLED) as spool:
+            async with self._transfers.slot(tenant):
+                await self._fill(spool, tenant, batch.input_file_id)
+            async for number, line in split_lines(_pieces(spool)):
+                if number % _LINES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                yield number, line
+
+    async def _fill(self, spool: SpooledTemporaryFile[bytes], tenant: str, file_id: str) -> None:
+        """Copy the content of a file to ``spool``, which is at its beginning afterwards. Raises
+        ``StoreError``."""
+        file = await self._files.open(tenant, file_id)
+        async for chunk in file.read():
+            try:
+                await asyncio.to_thread(spool.write, chunk)
+            except OSError as error:
+                reason = disk_obstacle(error) or f"{error.strerror}"
+                raise StoreError(f"The folder for temporary files: {reason}.") from None
+        spool.seek(0)
 
     async def _execute_lines(self, tenant: str, record: BatchRecord) -> None:
         """Execute the lines that have no result yet, and write the result files."""
@@ -323,6 +346,7 @@ class BatchWorker:
             record.output_expires_after,
             renew=lambda change: self._change(tenant, batch.id, change),
             on_stored=lambda number: self._runs.forget(tenant, _line_id(batch.id, number)),
+            transfers=self._transfers,
         )
         tasks = _LineTasks()
         state = _StateCheck(lambda: self._state(tenant, batch, client))
@@ -403,6 +427,11 @@ class BatchWorker:
             await asyncio.sleep(2.0**attempt)
         result = result_of(line_id, line.custom_id, reply)
         await results.add(number, result, succeeded=reply.succeeded, answer=reply.body)
+
+
+async def _pieces(file: SpooledTemporaryFile[bytes]) -> AsyncGenerator[bytes, None]:
+    while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
+        yield piece
 
 
 class _LineTasks:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncGenerator
+from tempfile import SpooledTemporaryFile
 from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import pytest
+from structlog.testing import capture_logs
 
 from antiphon.errors import Overloaded, StoreError
 from antiphon.limits.clients import ANYONE
 from antiphon.limits.key_ring import KeyRing
 from antiphon.resources.batches import Batches
+from antiphon.resources.file_storage.contents import StoredFile
 from antiphon.resources.file_storage.files import Files
 from antiphon.runs.background.event_log_reader import EventLogReader
 from antiphon.runs.batches.line_runs import LineRuns
@@ -107,9 +111,8 @@ async def test_batch_of_a_dead_server_is_taken_over_after_the_clock_was_set_back
     assert await worker._take("t", batch.id) is is_taken
 
 
-async def test_tenants_take_turns() -> None:
-    """A tenant with many batches delays another one by the lines that run, and only few of its
-    batches are executed at a time."""
+def _idle_worker() -> tuple[Batches, BatchWorker]:
+    """Return the batches of a new store, and a worker that executes two lines at a time."""
     store, ids = MemoryStore(), iter(range(999))
     files = Files(store, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_{next(ids)}")
     batches = Batches(
@@ -126,6 +129,13 @@ async def test_tenants_take_turns() -> None:
         clock=lambda: 1000.0,
         on_ended=AsyncMock(),
     )
+    return batches, worker
+
+
+async def test_tenants_take_turns() -> None:
+    """A tenant with many batches delays another one by the lines that run, and only few of its
+    batches are executed at a time."""
+    batches, worker = _idle_worker()
     gate, order = asyncio.Event(), []
 
     async def execute(request: LineRequest) -> LineReply:
@@ -181,3 +191,65 @@ async def end_of(batches: Batches, batch: Batch, tenant: str = "t") -> Batch:
         while (found := await batches.retrieve(tenant, batch.id)).status != "completed":
             await asyncio.sleep(0.01)
     return found
+
+
+async def test_one_input_file_is_loaded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many tenants have batches, their files are not in memory together."""
+    batches, worker = _idle_worker()
+    loading, opened, open_file = [], list[int](), Files.open
+
+    async def counting_open(self: Files, tenant: str, file_id: str) -> StoredFile:
+        loading.append(file_id)
+        opened.append(len(loading))
+        await asyncio.sleep(0)
+        found = await open_file(self, tenant, file_id)
+        loading.remove(file_id)
+        return found
+
+    monkeypatch.setattr(Files, "open", counting_open)
+    monkeypatch.setattr("antiphon.runs.batches.worker._MAX_SPOOLED", 10)
+
+    async def execute(request: LineRequest) -> LineReply:
+        return LineReply(200, "req_1", b"{}")
+
+    request = CreateBatch(input_file_id="", endpoint="/v1/responses", completion_window="24h")
+    content = b"".join(LINE % number for number in range(6))
+    tenants = [f"t{number}" for number in range(8)]
+    made = [
+        await batches.create_from_lines(each, request, content, ANYONE, prefix="batch")
+        for each in tenants
+    ]
+    worker.serve(execute, lambda: 0)
+    worker.start()
+    for tenant, batch in zip(tenants, made, strict=True):
+        ended = await end_of(batches, batch, tenant)
+        assert ended.status == "completed" and ended.request_counts.completed == 6
+    await worker.drain()
+    assert len(opened) == 2 * len(tenants) and set(opened) == {1}
+
+
+async def test_full_folder_for_temporary_files_interrupts_a_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches, worker = _idle_worker()
+    failures = [OSError(errno.ENOSPC, "No space left on device")]
+
+    class FullFolder(SpooledTemporaryFile[bytes]):
+        def write(self, data: Any) -> int:
+            if failures:
+                raise failures.pop()
+            return super().write(data)
+
+    async def execute(request: LineRequest) -> LineReply:
+        return LineReply(200, "req_1", b"{}")
+
+    monkeypatch.setattr("antiphon.runs.batches.worker.SpooledTemporaryFile", FullFolder)
+    monkeypatch.setattr("antiphon.runs.batches.worker._FAILURE_S", 0)
+    request = CreateBatch(input_file_id="", endpoint="/v1/responses", completion_window="24h")
+    batch = await batches.create_from_lines("t", request, LINE % 1, ANYONE, prefix="batch")
+    worker.serve(execute, lambda: 0)
+    worker.start()
+    with capture_logs() as logs:
+        assert (await end_of(batches, batch)).status == "completed"
+    await worker.drain()
+    assert [line["error"] for line in logs] == ["The folder for temporary files: the disk is full."]
