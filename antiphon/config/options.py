@@ -193,11 +193,21 @@ def from_table(cls: type[S], table: object, prefix: str) -> S:
         raise SetupError(f"{prefix.rstrip('.')} must be a table, not {literal(table)}")
     for name in table:
         if name not in known:
-            raise SetupError(f"{prefix}{name} is unknown{did_you_mean(name, known)}")
+            meant = did_you_mean(name, known) or _quoted_name(prefix, name, table[name])
+            raise SetupError(f"{prefix}{name} is unknown{meant}")
     for name, option in known.items():
         if option.default is None and name not in table:
             raise SetupError(f"{prefix}{name} is missing: {option.help}")
     return cls(**{name: from_value(known[name], table[name], prefix) for name in table})
+
+
+def _quoted_name(prefix: str, name: str, value: object) -> str:
+    """Return a hint for a table such as ``[models.Qwen3-1.7B]``. TOML reads the dot in the name as
+    the start of a table inside ``models.Qwen3-1``."""
+    *tables, first = prefix.rpartition(" ")[2].strip(".").split(".")
+    if not isinstance(value, Mapping) or not tables:
+        return ""
+    return f'; a name with a dot needs quotes: [{".".join(tables)}."{first}.{name}"]'
 
 
 def from_value(option: Option, value: object, where: str) -> object:

@@ -88,6 +88,14 @@ def test_settings_in_a_table_override_each_other_one_by_one() -> None:
         ("[sandbox]\npool = -1", "sandbox.pool must be a whole number, 0 or more, not -1"),
         ("sandbox = 'off'", 'sandbox must be a table, not "off": set sandbox.kind'),
         ("image_generation = 'off'", 'image_generation must be a table, not "off"'),
+        (
+            "[models.Qwen3-1.7B]\nload = 'demand'",
+            'models.Qwen3-1.7B is unknown; a name with a dot needs quotes: [models."Qwen3-1.7B"]',
+        ),
+        (
+            "[mcp.servers.my.pc]\nurl = 'x'",
+            'mcp.servers.my.pc is unknown; a name with a dot needs quotes: [mcp.servers."my.pc"]',
+        ),
         ("web_search_url = 'x'", "web_search_url is unknown; did you mean web_search.url?"),
         ("retention_days = 1", "retention_days is unknown; did you mean retention.days?"),
         ("[mcp_servers.a]\nurl = 'x'", "mcp_servers is unknown; did you mean mcp.servers?"),
