@@ -54,4 +54,5 @@ class IdMaker:
 
 
 def _join(prefix: str, now: float, digits: str) -> str:
-    return f"{prefix}_{int(now * 1000):012x}{digits}"
+    milliseconds = int(now * 1000).to_bytes(6, "big")
+    return f"{prefix}_{milliseconds.hex()}{digits}"

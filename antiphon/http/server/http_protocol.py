@@ -522,7 +522,7 @@ class _Exchange:
             self._is_chunked = True
             lines.append(b"transfer-encoding: chunked\r\n")
         head = b"".join(lines)
-        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
+        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or 0 in head:
             raise ValueError("a header contains a line end")
         if self._scope["method"] == "HEAD":
             self._left_bytes = 0
