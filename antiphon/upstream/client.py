@@ -12,7 +12,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -51,10 +51,6 @@ _HEADERS: Mapping[str, str] = {
     "user-agent": "antiphon",
 }
 
-
-#: A response whose first payloads have arrived, its parser, these payloads, and the replica that
-#: sent them.
-_StartedStream = tuple[HttpResponse, "_Reader", list[bytes], Replica]
 
 #: Returns the IP addresses of a host.
 Resolver = Callable[[str], Awaitable[list[str]]]
@@ -199,11 +195,13 @@ class Upstream:
         """Send a request and yield the payloads of the streamed response, for callers that are
         iterators themselves. See ``pump``. If the stream ended with ``[DONE]``, the last list is
         empty. Closing the iterator ends the request."""
-        async with self._started(url, body, headers, retry_policy) as (answer, reader, payloads):
+        with await self._start(url, body, headers, retry_policy) as started:
+            payloads = started.payloads
             while payloads:
                 yield payloads
-                payloads = await _next_payloads(answer, reader)
-        if reader.done:
+                payloads = await _next_payloads(started.answer, started.reader)
+            await _drain(started.answer)
+        if started.reader.done:
             yield []
 
     async def pump(
@@ -221,56 +219,33 @@ class Upstream:
         ``BackendError``. If the caller passes ``retry_policy`` and the stream breaks after the
         first list, the caller must report the error to the policy.
         """
-        async with self._started(url, body, headers, retry_policy) as (answer, reader, payloads):
-            if payloads:
-                await send(sink, payloads)
+        with await self._start(url, body, headers, retry_policy) as started:
+            answer, reader = started.answer, started.reader
+            if started.payloads:
+                await send(sink, started.payloads)
             if not reader.done:
                 with suppress(_Done):
                     await answer.pump(partial(_feed, reader, sink))
             if not reader.done and (payloads := reader.finish()):
                 await send(sink, payloads)
+            await _drain(answer)
         return reader.done
 
-    @asynccontextmanager
-    async def _started(
+    async def _start(
         self,
         url: str,
         body: bytes,
         headers: Mapping[str, str] | None,
         retry_policy: RetryPolicy | None,
-    ) -> AsyncGenerator[tuple[HttpResponse, _Reader, list[bytes]], None]:
-        """Send a request, with retries, and wait for the first payloads of the response. The
-        response is closed at the end of the block. If it breaks off in the block, raise a
-        ``BackendError``."""
-        policy = retry_policy or self.retry_policy()
-        answer, reader, payloads, replica = await self._start(url, body, headers, policy)
-        try:
-            with closing(answer):
-                try:
-                    yield answer, reader, payloads
-                except OSError as error:
-                    if error is not answer.error:
-                        raise
-                    broken = _read_error(error)
-                    if retry_policy is None:  # otherwise the caller reports the error
-                        policy.report(broken)
-                    raise broken from None
-                if reader.done:
-                    await _drain(answer)
-        finally:
-            replica.running -= 1
-
-    async def _start(
-        self, url: str, body: bytes, headers: Mapping[str, str] | None, retry_policy: RetryPolicy
     ) -> _StartedStream:
-        """Send the request, with retries, and wait for the first payloads of the response. Returns
-        the started stream. Raises ``BackendError`` if the retry policy allows no further
-        attempt."""
+        """Send a request, with retries, and wait for the first payloads of the response. Raises
+        ``BackendError`` if the retry policy allows no further attempt."""
+        policy = retry_policy or self.retry_policy()
         while True:
             self._check_open()
             await self._refresh()
-            session, is_retry = retry_policy.session, retry_policy.is_retry
-            replica = retry_policy.next_replica()
+            session, is_retry = policy.session, policy.is_retry
+            replica = policy.next_replica()
             replica.running += 1
             try:
                 sent_headers = {**(headers or {}), **self._session_headers(session, is_retry)}
@@ -279,11 +254,13 @@ class Upstream:
                     replica, url, sent_body, sent_headers
                 )
                 self._remember_token(session, answer)
-                retry_policy.accept()
-                return answer, reader, payloads, replica
+                policy.accept()
+                # A policy of the caller gets the error from the caller.
+                report = policy.report if retry_policy is None else None
+                return _StartedStream(answer, reader, payloads, replica, report)
             except BackendError as error:
                 replica.running -= 1
-                await retry_policy.wait_before_retry(error)
+                await policy.wait_before_retry(error)
             except BaseException:
                 replica.running -= 1
                 raise
@@ -299,8 +276,9 @@ class Upstream:
         try:
             if answer.status != 200:
                 await self._raise_error(answer, replica)
-            reader = _BytesReader() if answer.media_type.startswith("audio/") else SseParser()
-            if answer.media_type == "application/json":  # the server did not stream
+            media_type = answer.media_type
+            reader = _BytesReader() if media_type.startswith("audio/") else SseParser()
+            if media_type == "application/json":  # the server did not stream
                 return answer, reader, [await _read_all(answer)]
             payloads = await _next_payloads(answer, reader)
             if not payloads and not reader.done:
@@ -458,6 +436,41 @@ class _BytesReader:
 
 
 _Reader: TypeAlias = SseParser | _BytesReader
+
+
+class _StartedStream:
+    """A response whose first payloads have arrived. As a context manager, it closes the response at
+    the end of the block. If the response has broken off in the block, it raises a ``BackendError``.
+
+    ``reader``: the parser of the response. ``payloads``: the first payloads. ``replica``: the
+    replica that sends the response. ``report`` is called with the error of a response that breaks
+    off; None if the caller reports it.
+    """
+
+    __slots__ = ("_replica", "_report", "answer", "payloads", "reader")
+
+    def __init__(
+        self,
+        answer: HttpResponse,
+        reader: _Reader,
+        payloads: list[bytes],
+        replica: Replica,
+        report: Callable[[BackendError], None] | None,
+    ) -> None:
+        self.answer, self.reader, self.payloads = answer, reader, payloads
+        self._replica, self._report = replica, report
+
+    def __enter__(self) -> _StartedStream:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.answer.close()
+        self._replica.running -= 1
+        if isinstance(error, OSError) and error is self.answer.error:
+            broken = _read_error(error)
+            if self._report is not None:
+                self._report(broken)
+            raise broken from None
 
 
 class _Done(Exception):

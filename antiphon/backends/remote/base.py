@@ -19,7 +19,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
@@ -424,11 +423,12 @@ class UpstreamReply(Reply):
         while True:
             parser = answer.start_parser()
             try:
-                with suppress(_Cut):
-                    done = await backend.upstream.pump(
-                        backend.url, self._body, answer.feed, self._options.trace, retry_policy
-                    )
-                    await send(answer.push, parser.finish(done=done))
+                done = await backend.upstream.pump(
+                    backend.url, self._body, answer.feed, self._options.trace, retry_policy
+                )
+                await send(answer.push, parser.finish(done=done))
+                return
+            except _Cut:
                 return
             except BackendError as error:
                 if error is answer.sink.error:
