@@ -151,7 +151,7 @@ def parse_create_response(
     own = b",".join(
         [b'"%b":%b' % (name.encode(), value) for name, value in fields.items() if name in _OWN]
     )
-    values = _read_request(parse_json_object(b"{%b}" % own, limits), CreateResponse, limits)
+    values = _read_fields(parse_json_object(b"{%b}" % own, limits), CreateResponse, limits)
     request = _shaped(shape, values, fields)
     _check_whole(request)
     return request
@@ -308,10 +308,15 @@ def _read_request(raw: JsonObject, cls: type[_R], limits: BodyLimits) -> _R:
     if "generation_config" in raw:
         raw = {**read_generation_config(raw["generation_config"], "generation_config"), **raw}
         raw["generation_config"] = {}
-    for name in [name for name in raw if name in _READERS]:
-        raw[name] = _READERS[name](raw[name], name, limits)
     if ignored:
         raw = {**raw, "ignored_fields": ignored}
+    return _read_fields(raw, cls, limits)
+
+
+def _read_fields(raw: JsonObject, cls: type[_R], limits: BodyLimits) -> _R:
+    """Return a request with these fields, all of which it has."""
+    for name in [name for name in raw if name in _READERS]:
+        raw[name] = _READERS[name](raw[name], name, limits)
     return convert(raw, cls, "")
 
 
