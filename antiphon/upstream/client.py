@@ -98,6 +98,10 @@ class Upstream:
     ) -> None:
         addresses = split_addresses(url)
         self.url = addresses[0].removeprefix(DNS_PREFIX)
+        #: The address without a final ``/v1``. Callers build URLs of routes outside OpenAI's API
+        #: from it. If there are several replicas, the address of the replica that gets the request
+        #: takes its place.
+        self.root = self.url.removesuffix("/v1")
         self._resolve = resolve if addresses[0].startswith(DNS_PREFIX) else None
         self._resolved_at: float | None = None
         roots = (each.removeprefix(DNS_PREFIX).removesuffix("/v1") for each in addresses)
@@ -117,13 +121,6 @@ class Upstream:
         self._pause = pause
         self._health = UpstreamHealth()
         self._closed = False
-
-    @property
-    def root(self) -> str:
-        """The upstream's address without a final ``/v1``. Callers build URLs of routes outside
-        OpenAI's API from this address. If there are several replicas, ``Upstream`` replaces the
-        address in the URL with that of the replica that gets the request."""
-        return self.url.removesuffix("/v1")
 
     @property
     def versioned_url(self) -> str:

@@ -11,6 +11,7 @@ import asyncio
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from antiphon.support.push import Sink
@@ -114,7 +115,9 @@ class HttpClient:
         """
         target = self._target(url)
         name = urlsplit(f"//{host}").hostname if host and target.scheme == "https" else None
-        head = self._encode_head(method, target, body, headers, host or target.authority)
+        sent = {**self._headers, **(_checked(headers) if headers else {})}
+        head = _encode_head(method, target, host or target.authority, tuple(sent.items()))
+        head += b"content-length: %d\r\n\r\n" % len(body) if body or method == "POST" else b"\r\n"
         key = (target.scheme, target.host, target.port, name)
         for _ in range(_MAX_REPLACED):
             connection = self._take_idle(key)
@@ -155,28 +158,6 @@ class HttpClient:
                 self._targets.clear()
             self._targets[url] = target
         return target
-
-    def _encode_head(
-        self,
-        method: str,
-        target: Target,
-        body: bytes,
-        headers: Mapping[str, str] | None,
-        host: str,
-    ) -> bytes:
-        """Return the request line and the headers."""
-        sent = {"host": host, **self._headers, **(_checked(headers) if headers else {})}
-        if target.credentials is not None:
-            encoded = b64encode(target.credentials.encode()).decode()
-            sent.setdefault("authorization", f"Basic {encoded}")
-        path = target.path
-        if target.is_forwarded and target.proxy is not None:
-            path = f"http://{target.authority}{path}"
-            sent.update(proxy_headers(target.proxy))
-        if body or method == "POST":
-            sent["content-length"] = str(len(body))
-        lines = "".join([f"{name}: {value}\r\n" for name, value in sent.items()])
-        return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode()
 
     # --- connections -----------------------------------------------------------------------------
 
@@ -244,6 +225,23 @@ async def _response(connection: Connection, exchange: Exchange) -> HttpResponse:
         raise
     connection.hand_out(exchange)
     return HttpResponse(connection, exchange)
+
+
+@lru_cache(_MAX_TARGETS)
+def _encode_head(
+    method: str, target: Target, host: str, headers: tuple[tuple[str, str], ...]
+) -> bytes:
+    """Return the request line and the headers, except for the length of the body."""
+    sent = {"host": host, **dict(headers)}
+    if target.credentials is not None:
+        encoded = b64encode(target.credentials.encode()).decode()
+        sent.setdefault("authorization", f"Basic {encoded}")
+    path = target.path
+    if target.is_forwarded and target.proxy is not None:
+        path = f"http://{target.authority}{path}"
+        sent.update(proxy_headers(target.proxy))
+    lines = "".join([f"{name}: {value}\r\n" for name, value in sent.items()])
+    return f"{method} {path} HTTP/1.1\r\n{lines}".encode()
 
 
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:
