@@ -370,7 +370,7 @@ class Preparer:
         if reply_request.context.visible.compaction_requested:
             return await prepare_compaction(reply_request, sealer, request.context_management or ())
         turn_usages = reply_request.turn_usages
-        if tools.needs_loop(reply_request.context.items):
+        if tools.needs_loop(tool_context.items):
             wrap = self._tool_loop_factory(
                 request, reply_request, tools, tool_context, turn_usages, is_durable=is_durable
             )

@@ -568,9 +568,11 @@ class Output:
 
     def write(self, piece: bytes) -> None:
         """Write the next bytes of an answer."""
-        if self._head and len(piece) < _MAX_JOINED_BYTES:
-            piece, self._head = b"%b%b" % (self._head, piece), b""
-        self._flush()
+        if self._head:
+            if len(piece) < _MAX_JOINED_BYTES:
+                piece, self._head = self._head + piece, b""
+            else:
+                self._flush()
         if piece:
             self.transport.write(piece)
 
