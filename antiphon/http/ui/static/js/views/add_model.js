@@ -75,8 +75,8 @@ export function ModelOptions({ added, onSaved, onClose }) {
     ${trouble && html`<${Notice} kind="error">${trouble}</${Notice}>`}
     <form class="stack" onSubmit=${save}>
       <${Field} label="System prompt"><textarea rows="4" value=${values.instructions} onInput=${(event) => setValues({ ...values, instructions: event.currentTarget.value })}></textarea></${Field}>
-      ${OPTIONS.map(([name, label, input]) => html`<${Field} key=${name} label=${label}>
-        <input type="number" ...${input} value=${values[name]} onInput=${(event) => setValues({ ...values, [name]: event.currentTarget.value })} /></${Field}>`)}
+      <div class="sampling">${OPTIONS.map(([name, label, input]) => html`<${Field} key=${name} label=${label}>
+        <input type="number" ...${input} value=${values[name]} onInput=${(event) => setValues({ ...values, [name]: event.currentTarget.value })} /></${Field}>`)}</div>
       <p class="hint">Empty: the default of the model. The next request loads the model again.</p>
       <div class="row end"><button type="submit" class="primary"><${Icon} name="check" />Save</button></div>
     </form>
