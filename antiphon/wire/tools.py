@@ -7,6 +7,7 @@ of the fields: the types of the ``openai`` SDK, version 3.52.
 
 from __future__ import annotations
 
+import zlib
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -52,6 +53,14 @@ __all__ = [
 ]
 
 _encode = msgspec.json.Encoder().encode
+
+#: Shorter JSON is not compressed: it has room in one page of a database.
+_MIN_PACKED_BYTES = 4096
+#: How many times tools are stored before they are compressed. Compressing them takes about as long
+#: as storing them eight times.
+_UNPACKED_USES = 8
+#: Level of the compression. A higher one takes twice as long and saves a tenth.
+_LEVEL = 1
 
 #: Who may call a tool: the model directly, or programs that it writes. Default: the model.
 Callers = Annotated[tuple[Literal["direct", "programmatic"], ...], Meta(min_length=1)]
@@ -265,11 +274,44 @@ class SharedTools(tuple[Tool, ...]):
     instructions that all these requests have."""
 
     instructions: EncodedText | None = None
+    _uses = 0
 
     @cached_property
     def json(self) -> Raw:
         """The tools as JSON."""
         return Raw(_encode(self))
+
+    def pack(self) -> bytes | None:
+        """Return the tools and the instructions in the form in which a store keeps them: compressed
+        JSON. Returns None if they are short, and in the first few calls."""
+        self._uses += 1
+        return self._packed if self._uses > _UNPACKED_USES else None
+
+    @cached_property
+    def _packed(self) -> bytes | None:
+        instructions = b"null" if self.instructions is None else self.instructions.json
+        content = b"%b\n%b" % (self.json, instructions)
+        return zlib.compress(content, _LEVEL) if len(content) >= _MIN_PACKED_BYTES else None
+
+    @classmethod
+    def unpack(cls, content: bytes) -> tuple[SharedTools, bytes]:
+        """Return the tools at the beginning of ``content``, which ``pack`` has made, with their
+        instructions, and the bytes after them. Raises ``msgspec.DecodeError``."""
+        decompressor = zlib.decompressobj()
+        try:
+            json, _, text = decompressor.decompress(content).partition(b"\n")
+        except zlib.error as error:
+            raise msgspec.DecodeError(str(error)) from error
+        tools, rest = cls(_decode_tools(json)), decompressor.unused_data
+        if (instructions := _decode_text(text)) is not None:
+            tools.instructions = EncodedText(instructions, Raw(text))
+        tools.json, tools._uses = Raw(json), _UNPACKED_USES
+        tools._packed = content.removesuffix(rest)
+        return tools, rest
+
+
+_decode_tools = msgspec.json.Decoder(tuple[Tool, ...]).decode
+_decode_text = msgspec.json.Decoder(str | None).decode
 
 
 # --- tool_choice ---------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from openai.types.responses import Response, Tool
 from pydantic import TypeAdapter
 
 from antiphon.wire import tools as tl
+from antiphon.wire.json_types import EncodedText
 from antiphon.wire.parsing.tools import read_tool_choice, read_tools
 from tests.wire.samples import CHOICES, FOREIGN, TOOLS, Json, bare, noisy, nulled
 
@@ -83,3 +85,25 @@ def test_tool_choice_is_parsed_by_the_sdk_and_round_trips(raw: Any) -> None:
 def test_nulls_and_unknown_keys_in_tool_choice_are_ignored() -> None:
     noise = {"type": "mcp", "server_label": "docs", "name": None, "x": 1}
     assert encode(read_tool_choice(noise)) == {"type": "mcp", "server_label": "docs"}
+
+
+def test_shared_tools_are_packed_after_some_uses() -> None:
+    tools = tl.SharedTools(decoded(raw) for raw in TOOLS.values())
+    tools.instructions = EncodedText.of('Be "brief".\n' * 500)
+    packed = [tools.pack() for _ in range(20)]
+    assert packed[0] is None and packed[-1] is not None and packed[-1] is packed[-2]
+    found, rest = tl.SharedTools.unpack(packed[-1] + b"{}")
+    assert found == tools and rest == b"{}" and bytes(found.json) == bytes(tools.json)
+    assert found.instructions == tools.instructions
+    assert found.pack() == packed[-1], "unpacked tools have been used before"
+
+
+def test_short_tools_are_not_packed() -> None:
+    tools = tl.SharedTools((tl.Function(name="f"),))
+    assert [tools.pack() for _ in range(20)] == [None] * 20
+
+
+@pytest.mark.parametrize("content", [b"", b"x", zlib.compress(b"[]"), zlib.compress(b"1\nnull")])
+def test_damaged_tools_are_an_error(content: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        tl.SharedTools.unpack(content)

@@ -28,7 +28,6 @@ from antiphon.store.sql.row_mapping import (
     Columns,
     items_of,
     response_row,
-    stored_of,
     summary_filters,
     summary_of,
     summary_row,
@@ -138,7 +137,7 @@ class PostgresStore(SqlStore[Transaction]):
     async def _stored(self, name: str, *key: str) -> list[StoredResponse]:
         rows = await self._pool.rows(name, *key)
         return await self._pool.decode(
-            stored_of, [await self._large.restore_stored(row) for row in rows]
+            self._stored_of, [await self._large.restore_stored(row) for row in rows]
         )
 
     async def _items(self, *key: str) -> list[tuple[Item, ...]]:

@@ -1,9 +1,9 @@
 """Conversion between values and database rows, the same for all databases.
 
 The columns for bodies, inputs and outputs contain JSON in the format of the API. The body of a
-response is the response without its output. Token ids are stored as packed integers. A function
-``*_row`` converts a value into the columns of a row. A function ``*_of`` converts a row into a
-value.
+response is the response without its output; tools that many responses share are compressed (see
+``response_bodies.py``). Token ids are stored as packed integers. A function ``*_row`` converts a
+value into the columns of a row. A function ``*_of`` converts a row into a value.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from antiphon.store.records import (
     StoredResponse,
     TurnTokens,
 )
+from antiphon.store.sql.response_bodies import BodyDecoder, encode_body
 from antiphon.store.usage import UsageRecord, UsageTotals
 from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexUsage
 from antiphon.wire.items import Item
@@ -34,12 +35,10 @@ from antiphon.wire.resources.containers import ContainerResource
 from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.resources.files import File
 from antiphon.wire.resources.vector_stores import FileBatch, FileCounts, VectorStore
-from antiphon.wire.response import Response, encodable
 from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.timeline import RunTimes
 
 encode = msgspec.json.Encoder().encode
-_decode_response = msgspec.json.Decoder(Response).decode
 _decode_summary = msgspec.json.Decoder(ResponseSummary).decode
 _decode_conversation = msgspec.json.Decoder(ConversationResource).decode
 _decode_file = msgspec.json.Decoder(File).decode
@@ -62,7 +61,7 @@ def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) ->
     ``body``, ``input``, ``output``, ``base``, ``tokens``, ``fingerprint``, ``expires_at``,
     ``times``."""
     response, tokens = stored.response, stored.tokens
-    body = encode(encodable(replace(response, output=())))
+    body = encode_body(response)
     input_, output = encode(stored.input), encode(response.output)
     packed = tokens.ids if tokens is not None else b""
     return (
@@ -131,12 +130,12 @@ def _word(text: str | None) -> str | None:
     return None if text is None else text.replace("\0", "\ufffd")
 
 
-def stored_of(row: Row) -> StoredResponse:
+def stored_of(bodies: BodyDecoder, row: Row) -> StoredResponse:
     """Decode a stored response from the columns ``body``, ``input``, ``output``, ``base``,
-    ``tokens``, ``fingerprint`` and ``times``."""
+    ``tokens``, ``fingerprint`` and ``times``. ``bodies``: decodes the column ``body``."""
     body, input_, output, base, tokens, fingerprint, times = row
     return StoredResponse(
-        response=replace(_decode_response(body), output=_decode_items(output)),
+        response=replace(bodies.decode(body), output=_decode_items(output)),
         input=_decode_items(input_),
         tokens=TurnTokens(base=base, ids=tokens, fingerprint=fingerprint)
         if tokens is not None

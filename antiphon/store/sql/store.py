@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Generic
 
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from antiphon.store.records import (
     TenantUsage,
 )
 from antiphon.store.skills import SkillStore
+from antiphon.store.sql.response_bodies import BodyDecoder
 from antiphon.store.sql.row_mapping import (
     Columns,
     conversation_of,
@@ -64,6 +66,7 @@ class SqlStore(Store, Generic[Tx]):
         self.skills = SkillStore(self.values)
         self.audit = SqlAudit(executor)
         self.usage_log = SqlUsage(executor)
+        self._stored_of = partial(stored_of, BodyDecoder())
 
     @abstractmethod
     async def _save(self, saving: Saving) -> None:
@@ -76,7 +79,7 @@ class SqlStore(Store, Generic[Tx]):
 
     async def _stored(self, name: str, *key: str) -> list[StoredResponse]:
         """Return the responses that a query finds."""
-        return await self._executor.decoded_rows(stored_of, name, *key)
+        return await self._executor.decoded_rows(self._stored_of, name, *key)
 
     async def _items(self, *key: str) -> list[tuple[Item, ...]]:
         """Return the input and the output of the response with an item."""

@@ -18,10 +18,12 @@ from antiphon.store.records import (
     TurnTokens,
 )
 from antiphon.wire.items import FunctionCall, InputText, Item, Message, OutputText
+from antiphon.wire.json_types import EncodedText
 from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response import ConversationRef, Response, ResponseError, Usage
 from antiphon.wire.response_list import STORED_CHAT, ResponseSummary, summarize
 from antiphon.wire.timeline import ItemTimes, RunTimes
+from antiphon.wire.tools import Function, SharedTools
 
 Check = Callable[[Store], Awaitable[None]]
 
@@ -69,6 +71,26 @@ async def stores_responses_without_tokens(store: Store) -> None:
     stored = StoredResponse(response=make_response("a").response)
     await store.save("t", stored)
     assert await store.load("t", "resp_a") == stored
+
+
+async def stores_tools_that_responses_share(store: Store) -> None:
+    """Check that responses with the same tools and instructions are stored as others are. A store
+    may keep what they share in another form."""
+    tools = SharedTools(Function(name=f"tool_{n}", description="x" * 300) for n in range(30))
+    tools.instructions = EncodedText.of("Be brief. " * 100)
+    saved: list[StoredResponse] = []
+    for n in range(20):
+        stored = make_response(str(n), str(n - 1) if n else None)
+        instructions = None if n % 4 == 1 else "Other." if n % 4 == 2 else tools.instructions.text
+        response = replace(stored.response, tools=tools, instructions=instructions)
+        saved.append(replace(stored, response=response))
+        await store.save("t", saved[-1])
+    assert await store.load_chain("t", "resp_19") == tuple(saved)
+    loaded = await store.load("t", "resp_19")
+    assert loaded == saved[19]
+    changed = replace(loaded, response=replace(loaded.response, metadata={"a": "b"}))
+    await store.save("t", changed)
+    assert await store.load("t", "resp_19") == changed
 
 
 async def saves_many_at_a_time(store: Store) -> None:
@@ -443,6 +465,7 @@ CHECKS: Mapping[str, Check] = {
     for check in (
         stores_and_loads_responses,
         stores_responses_without_tokens,
+        stores_tools_that_responses_share,
         saves_many_at_a_time,
         saving_again_replaces,
         chains_oldest_first_and_branches,
