@@ -115,10 +115,12 @@ class KeptStates:
 
     def find(self, prompt: Sequence[int], group: StateGroup) -> tuple[KeptState | None, int]:
         """Return the state with the longest common prefix with the prompt, and the length of the
-        prefix. Of several such states, one in memory is preferred."""
-        best, rank = None, (0, True)
+        prefix. Of several such states, one in memory is preferred, and a short one, whose copy
+        is cheap."""
+        best, rank = None, (0, True, 0)
         for state in self._groups.get(group, ()):
-            found = (common_prefix_length(state.ids, prompt), state.file is not None)
+            shared = common_prefix_length(state.ids, prompt)
+            found = (shared, state.file is not None, -len(state.ids))
             if found > rank:
                 best, rank = state, found
         return best, rank[0]

@@ -543,6 +543,15 @@ def test_ended_conversations_are_evicted_first_and_waiting_ones_last(files: Stat
     assert gone == ["ended", "old"]
 
 
+def test_of_states_with_the_same_prefix_the_shortest_is_found(files: StateFiles) -> None:
+    states = KeptStates(100 * MIB)
+    head, tails = tuple(range(100)), (range(1000, 1300), range(2000, 2100), range(3000, 3200))
+    for tail in tails:
+        states.add(kept(files, (*head, *tail), MIB))
+    state, shared = states.find((*head, 5), NO_GROUP)
+    assert state is not None and (len(state.ids), shared) == (200, 100)
+
+
 def test_state_larger_than_the_budget_is_refused(files: StateFiles) -> None:
     states = KeptStates(MIB)
     large = kept(files, range(1000), 2 * MIB)

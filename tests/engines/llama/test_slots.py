@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from antiphon.engines.llama.kept_states import StateGroup
-from antiphon.engines.llama.slots import MIN_SHARED, Slots
+from antiphon.engines.llama.slots import COPY_COST, MIN_SHARED, Slots
 from antiphon.engines.llama.state_owners import StateOwner
 
 
@@ -30,12 +30,24 @@ async def test_short_shared_prefix_does_not_displace_a_conversation() -> None:
 
 async def test_prompt_gets_the_slot_with_the_longest_shared_prefix() -> None:
     slots = Slots(3)
-    head = tuple(range(MIN_SHARED))
+    head = tuple(range(2 * MIN_SHARED))
     longer = await slots.acquire((*head, 1000))
     shorter = await slots.acquire((*head, 1001))
     slots.release(longer, (*head, 1000, 1001, 1002, *range(2000, 3000)))
     slots.release(shorter, (*head, *range(3000, 4000)))
     assert await slots.acquire((*head, 1000, 1001, 5)) == longer
+
+
+async def test_long_state_is_not_copied_for_a_few_shared_tokens() -> None:
+    """A copy costs more than these tokens."""
+    slots = Slots(2)
+    head = tuple(range(MIN_SHARED + 3))
+    long = await slots.acquire((*head, 1000))
+    slots.release(long, (*head, *range(2000, 2000 + 4 * COPY_COST)))
+    short = await slots.acquire((*head, 1001))
+    assert short != long
+    slots.release(short, (*head, *range(3000, 3050)))
+    assert await slots.acquire((*head, 1002)) == short
 
 
 async def test_longest_idle_slot_is_reused() -> None:
