@@ -43,8 +43,9 @@ _T = TypeVar("_T")
 class StateCopier(Protocol):
     """Copies states between llama.cpp's slots and files."""
 
-    async def save(self, slot: int) -> StateFile | None:
-        """Copy the state of an idle slot to a new file. Returns None if this fails."""
+    async def save(self, slot: int, ids: Sequence[int], adapter: str | None) -> StateFile | None:
+        """Copy the state of an idle slot to a new file. ``ids``: its ids. ``adapter``: its LoRA
+        adapter. Returns None if this fails."""
 
     async def restore(
         self, slot: int, file: StateFile, adapter: str | None, changes_adapter: bool
@@ -413,7 +414,7 @@ class Slots:
             shared = common_prefix_length(other.ids, ids)
             other.claims = merge_claims(other.claims, claims, shared)
             return None
-        file = await _uncancelled(copier.save(number))
+        file = await _uncancelled(copier.save(number, ids, group.adapter))
         if file is None:
             return None
         state = KeptState(group, ids, file, file.size, claims)

@@ -29,7 +29,11 @@ class LlamaStateCopier:
         self._adapters = adapters
         self._can_cut = can_cut
 
-    async def save(self, slot: int) -> StateFile | None:
+    async def save(self, slot: int, ids: Sequence[int], adapter: str | None) -> StateFile | None:
+        if not self._can_cut and min(ids) >= 0:
+            # After a restore, llama.cpp goes back to a checkpoint, also if the prompt continues the
+            # whole state. So let it make one at the last id.
+            await self._compute(slot, ids, adapter, reuse=True)
         file = self._files.create()
         if await self._post(f"/slots/{slot}?action=save", {"filename": file.name}):
             return file

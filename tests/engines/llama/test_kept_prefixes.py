@@ -49,7 +49,9 @@ class Llama:
         self.saved: dict[str, tuple[int, ...]] = {}
         self.restored = 0
 
-    async def save(self, slot: int) -> StateFile | None:
+    async def save(
+        self, slot: int, ids: Sequence[int] = (), adapter: str | None = None
+    ) -> StateFile | None:
         await asyncio.sleep(0)
         file = self.files.create()
         file.path.write_bytes(bytes(4 * len(self.computed[slot])))
@@ -181,7 +183,7 @@ class Gate:
         self._llama, self._save = llama, llama.save
         llama.save = self.save  # type: ignore[method-assign]
 
-    async def save(self, slot: int) -> StateFile | None:
+    async def save(self, slot: int, *rest: Any) -> StateFile | None:
         self.begun += 1
         await self._open.wait()
         return await self._save(slot)
@@ -270,7 +272,7 @@ async def test_agents_at_the_same_time_find_what_was_computed(files: StateFiles,
         for _ in range(chance.randint(0, 6)):
             await asyncio.sleep(0)
 
-    async def slow_save(slot: int) -> StateFile | None:
+    async def slow_save(slot: int, *rest: Any) -> StateFile | None:
         await pause()
         return await save(slot)
 
@@ -347,7 +349,7 @@ async def test_prompts_stop_waiting_when_nothing_will_be_shared(llama: Llama, ev
         llama.slots.release(first, (), is_started=False)
     else:
 
-        async def save(slot: int) -> None:
+        async def save(slot: int, *rest: Any) -> None:
             return None
 
         llama.save = save  # type: ignore[method-assign]
@@ -482,7 +484,7 @@ async def test_deletion_while_states_are_copied_leaves_nothing(
         for _ in range(responses.chance.randint(0, 6)):
             await asyncio.sleep(0)
 
-    async def slow_save(slot: int) -> StateFile | None:
+    async def slow_save(slot: int, *rest: Any) -> StateFile | None:
         await pause()
         return await save(slot)
 
@@ -940,6 +942,27 @@ async def test_model_with_sliding_windows_continues_where_its_thinking_is_droppe
             answer = outcome.ids[40:]
             prompt = (*prompt, *answer, *ids[600 + 30 * turn : 630 + 30 * turn])
             await ask(engine, ids[:50:-1])  # it takes the only slot
+    finally:
+        await engine.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+async def test_model_with_sliding_windows_continues_a_tool_call_after_another_prompt() -> None:
+    """The next prompt contains the whole last output, which a copied state has, too."""
+    engine = await load(
+        tiny_gpt_oss(), LoadOptions(threads=1, context_size=2048, parallel=1, prompt_cache_mb=64)
+    )
+    sampling = Sampling(max_tokens=100, temperature=0, ignore_eos=True)
+    ids = tuple(random.Random(4).choices(range(300, 1000), k=900))
+    try:
+        first = await collect(engine, Prompt(ids[:500]), sampling)
+        following = (*ids[:500], *first.ids, *ids[500:600])
+        await ask(engine, ids[:600:-1])  # it takes the only slot
+        second = await collect(engine, Prompt(following), sampling)
+        assert (second.cached_tokens or 0) >= 500 + 100 - SLACK
+        cold = await collect(engine, Prompt(following), replace(sampling, cache_scope="cold"))
+        assert second.ids == cold.ids
     finally:
         await engine.close()
 
