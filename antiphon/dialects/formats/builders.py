@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from .types import (
     END,
+    FENCES,
     NAME,
     PARAMETER,
     START,
@@ -65,7 +66,6 @@ def json_calls(
     written: CallSyntax,
     *,
     closes: tuple[str, ...] = (),
-    inside: tuple[str, ...] = (),
     bare: str = "",
     inner: bool = False,
     mark: str,
@@ -75,7 +75,6 @@ def json_calls(
     objects may stand in a list.
 
     - ``opens``, ``closes``: the texts or special tokens before and after the calls.
-    - ``inside``: texts that may stand before each object.
     - ``inner``: whether ``opens`` may also be plain text.
     - ``bare``: the first character of calls that may start without any of ``opens``: ``{`` for an
       object, or ``[`` for a list. ``""`` means that there are no such calls.
@@ -83,7 +82,7 @@ def json_calls(
     - ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates
       of models with this format, and the format's documentation.
     """
-    ends = dict.fromkeys(closes, START) | dict.fromkeys((*opens, *inside), "records")
+    ends = dict.fromkeys(closes, START) | dict.fromkeys(opens, "records")
     return ToolFormat(
         name=name,
         opens=dict.fromkeys(opens, "records"),
@@ -156,17 +155,49 @@ def with_section(row: ToolFormat, first: str, last: str) -> ToolFormat:
     return replace(row, states=states, opens={first: "calls"}, inner=frozenset({first}))
 
 
-def with_records(row: ToolFormat) -> ToolFormat:
-    """Add calls that are JSON objects to a format of other calls, because models now and then write
-    them in their section. A format that reads JSON there is returned unchanged."""
-    calls = row.states.get("calls")
-    if calls is None or calls.reads != "between" or calls.then != START or "{" in calls.skips:
-        return row
-    states = {
-        "calls": replace(calls, skips=f"{calls.skips}[],", peek={**calls.peek, "{": "record"}),
-        "record": State(reads="record", on=calls.on, then="calls"),
+def with_json(row: ToolFormat) -> ToolFormat:
+    """Add what models of any family write where a format has calls or arguments in JSON, or tags
+    for them: JSON objects in a section of calls, lists of objects, and fenced code blocks around
+    objects, lists and arguments."""
+    states = dict(row.states)
+    calls = states.get("calls")
+    if calls is not None and calls.reads == "between" and calls.then == START:
+        if "{" not in calls.skips:
+            states["calls"] = replace(calls, peek={**calls.peek, "{": "record"})
+            states["record"] = State(reads="record", on=calls.on, then="calls")
+    plain = dict(states)
+    for name, state in plain.items():
+        inside = state.peek.get("{") or (name if state.reads == "json" else "")
+        if not inside:
+            continue
+        is_list = inside == "record" and "{" not in state.skips
+        states[name] = replace(
+            state,
+            on={**dict.fromkeys(FENCES, f"fence {inside}"), **state.on},
+            skips=f"{state.skips}[]," if is_list else state.skips,
+        )
+        states |= _fenced_states(inside, plain[inside], plain.get(plain[inside].then))
+    return replace(row, states=states)
+
+
+def _fenced_states(name: str, inner: State, rest: State | None) -> dict[str, State]:
+    """Return the states for a fenced code block around what the state ``inner`` reads, whose name
+    is ``name``. ``rest``: the state after it, or None if it is outside of calls."""
+    fence, after = f"fence {name}", f"after fence {name}"
+    rest = rest or State(reads="between")
+    tags = {tag: to for tag, to in rest.on.items() if len(tag) > 1}
+    end = {"```": inner.then}
+    fenced = replace(inner, on={**inner.on, **end}, then=after)
+    if inner.reads == "json":
+        return {fence: fenced, after: replace(rest, on={**tags, **end})}
+    again = {"{": f"fenced {name}"}
+    return {
+        fence: replace(inner, reads="between", skips="[,", peek=again),
+        f"fenced {name}": fenced,
+        after: replace(
+            rest, skips=f"{rest.skips}[],;", on={**tags, **end}, peek={**rest.peek, **again}
+        ),
     }
-    return replace(row, states={**row.states, **states})
 
 
 def with_function_tags(row: ToolFormat) -> ToolFormat:
@@ -284,15 +315,14 @@ def deepseek_calls(
     begin, sep, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
     head = "type" if typed else "name"
     ends = {begin: head, end: "calls", last: START}
-    after_name = {"```json": "arguments"} if typed else {sep: "arguments"}
-    fence = {"\n```": "calls"} if typed else {}  # ends arguments that lack a bracket, too
+    after_name = {} if typed else {sep: "arguments"}
     return ToolFormat(
         name=name,
         opens={first: "calls", begin: head},
         states={
-            "calls": State(reads="between", skips="`", on=ends | {f"function{sep}": "name"}),
+            "calls": State(reads="between", on=ends | {f"function{sep}": "name"}),
             "name": State(reads="name", on=ends | after_name, peek={"{": "arguments"}),
-            "arguments": State(reads="json", on=ends | fence, then="calls"),
+            "arguments": State(reads="json", on=ends, then="calls"),
         }
         | (
             {"type": State(reads="gap", on=ends | {sep: "name", "function": "type"})}
@@ -1125,7 +1155,9 @@ def typed_tags(
                 reads="filler", filler=r'\s*(?:index="\d*")?\s*', on=ends | {sep: "parameters"}
             ),
             "parameters": State(
-                reads="gap", on=ends | {key: "key", whole: "json", whole_end: "parameters"}
+                reads="gap",
+                on=ends | {key: "key", whole: "json", whole_end: "parameters"},
+                peek={"{": "json"},
             ),
             "key": State(
                 reads="key",
@@ -1249,7 +1281,8 @@ def channel_tags(
         opens={to: "name"},
         states={
             "name": State(reads="name", on={message: "parameters", again: START, last: START}),
-            "parameters": State(reads="gap", on=ends | {key: "key"}),
+            "parameters": State(reads="gap", on=ends | {key: "key"}, peek={"{": "arguments"}),
+            "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on=ends | {'">\n': "value"}),
             "value": State(reads="value", on=on_value, ends=value_ends, quotes=quotes),
         },
@@ -1356,7 +1389,7 @@ def key_value_tags(
             ),
             "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on=ends | after_key),
-            "parameters": State(reads="gap", on=inside),
+            "parameters": State(reads="gap", on=inside, peek={"{": "arguments"}),
             "value": State(reads="value", on=on_value, ends=value_ends, quotes=quotes),
         }
         | ({"lead": State(reads="lead", on=inside, then="value")} if key_end else {}),

@@ -39,7 +39,7 @@ from .builders import (
     step_tags,
     typed_tags,
     with_function_tags,
-    with_records,
+    with_json,
     with_section,
 )
 from .types import START, CallSyntax, State, ToolFormat
@@ -101,7 +101,7 @@ _PYTHON = {"<|python_start|>": START, "<|python_end|>": START}
 _MIMO = "<parameter=example_parameter_1>value_1|<tool_call><function="
 #: Rows with more specific marks come first: detection takes the first match.
 TOOLS: Mapping[str, ToolFormat] = {
-    row.name: with_records(row)
+    row.name: with_json(row)
     for row in (
         invoke_tags(
             "deepseek_v32",
@@ -599,7 +599,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             "rwkv",
             ("**Tool Call:**", "<tool_call>"),
             json_call_syntax(before="**Tool Call:**\n```json\n", after="\n```"),
-            inside=("```json", "```"),
             mark=r"\*\*Tool Call:\*\*",
             models="RWKV 7",
             source=_PLUGIN,

@@ -294,15 +294,13 @@ WHOLE_ANSWER: Mapping[str, State] = {
     "whole record": State(reads="record", then="whole rest"),
     "whole rest": State(reads="between", skips=",]", on={"```": START}, peek={"{": "whole record"}),
 }
+#: The texts with which models begin a fenced code block of JSON.
+FENCES = ("```json", "```\n", "```JSON", "``` json", "```tool_call", "```tool_code")
 #: The texts that may begin such an answer: text → whether the next state reads the text again.
 WHOLE_OPENS: Mapping[str, bool] = {
     "{": True,
     "[": True,
-    "```json": False,
-    "```\n": False,
-    **dict.fromkeys(("```JSON", "``` json", "```tool_call", "```tool_code"), False),
-    "Action:\n```json": False,
-    "Action: ```json": False,
+    **dict.fromkeys((*FENCES, "Action:\n```json", "Action: ```json"), False),
 }
 
 

@@ -11,7 +11,9 @@ from .tool_call import CallBuilder
 
 _BLANK = re.compile(r"\s*")
 _GAP = re.compile(r"[\s,]*")
-_NAME_KEYS = frozenset({"name", "tool_name", "function"})
+_NAME_KEYS = frozenset({"name", "tool_name", "function", "tool", "action"})
+#: The keys under which a message of the Chat Completions API holds its calls.
+_CALL_KEYS = frozenset({"tool_calls", "tool_call", "function_calls", "function_call"})
 #: The keys under which models write the arguments.
 ARGUMENT_KEYS = frozenset(
     {"arguments", "argument", "args", "parameters", "parameter", "params", "kwargs"}
@@ -24,8 +26,12 @@ _TYPE = re.compile(r"""["'](?:function|function_call|tool|tool_call|tool_use)["'
 _METADATA: Mapping[str, re.Pattern[str]] = {
     **dict.fromkeys(("id", "call_id", "tool_call_id", "index"), _ID),
     "type": _TYPE,
+    "role": re.compile(r"""["']assistant["']\s*"""),
+    **dict.fromkeys(("content", "refusal", *_CALL_KEYS), re.compile(r"""null\s*|""\s*""")),
 }
 _KNOWN_KEYS = _NAME_KEYS | ARGUMENT_KEYS | _METADATA.keys()
+#: How long a field before the name of the call may be.
+_MAX_FIELD = 256
 
 _Step = Callable[[str, int], int]
 
@@ -36,7 +42,8 @@ class JsonCallReader:
 
     - The key of the arguments is one of ``ARGUMENT_KEYS``. The arguments are an object, or a string
       that contains JSON.
-    - The name and the arguments may stand in an inner object under the key ``function``.
+    - The name and the arguments may stand in an inner object under the key ``function``, or in a
+      message of the Chat Completions API: under the key ``tool_calls``, for example.
     - Arguments that stand before the name are held back until the name is complete.
     - If no key holds the arguments, all other fields are the arguments, as in ``{"name": "f",
       "city": "Paris"}``. Otherwise the other fields do not belong to the call, and the parser emits
@@ -56,6 +63,7 @@ class JsonCallReader:
         self._has_argument_text = False
         #: The current field as the model wrote it; None if it is the name or the arguments.
         self._field: list[str] | None = None
+        self._field_length = 0
         self._fields: list[tuple[str, str]] = []
         self.complete = False
         self.failed = False
@@ -157,10 +165,13 @@ class JsonCallReader:
         if at == len(text):
             return at
         char = text[at]
+        if self._key in _CALL_KEYS and char in "{[" and not self._call.name:
+            self._depth, self._field, self._step = 0, None, self._read_opening
+            return at + (char == "[")
         if self._key in _NAME_KEYS and not self._call.name:
             return self._start_name(char, at)
         if self._key not in ARGUMENT_KEYS or self._is_parameter(char):
-            self._span, self._step = JsonSpan(), self._read_field
+            self._span, self._step, self._field_length = JsonSpan(), self._read_field, 0
             return at
         self._field, self._has_arguments = None, True
         if char in PLAIN_QUOTES:
@@ -247,8 +258,14 @@ class JsonCallReader:
             self.failed = True
 
     def _read_field(self, text: str, at: int) -> int:
-        """Read the value of a field that is neither the tool's name nor the arguments."""
+        """Read the value of a field that is neither the tool's name nor the arguments. A long field
+        before the name shows that the text is not a call."""
+        if not self._call.name:
+            text = text[: at + _MAX_FIELD - self._field_length]
         end = self._span.read(text, at)
+        self._field_length += end - at
+        if self._field_length == _MAX_FIELD and not self._call.name:
+            return self._fail(end)
         if self._span.complete:
             self._step = self._read_gap
         return end

@@ -103,6 +103,91 @@ def test_an_array_without_its_end(name: str) -> None:
     assert calls_in(name, output) == [("search", {"tags": ["a"]}), ("now", {})]
 
 
+def section(name: str) -> tuple[str, str]:
+    """Return the tags around the calls of a format, or "" for each that it does not have."""
+    form, written = TOOLS[name], write_calls(TOOLS[name], [("now", {})])
+    tags = {tag for state in form.states.values() for tag in state.on if len(tag) > 1}
+    opening = max((tag for tag in form.opens if written.startswith(tag)), key=len, default="")
+    closing = max((tag for tag in tags - {"```"} if written.endswith(tag)), key=len, default="")
+    return opening, closing
+
+
+#: Formats with a tag before calls, or before the name of a call, after which JSON may stand.
+SECTIONS = sorted(
+    name
+    for name, row in TOOLS.items()
+    if (opening := section(name)[0])
+    and "fence record" in row.states[row.opens[opening]].on.values()
+)
+
+
+@pytest.mark.parametrize(
+    "fence", ["```json\n{}\n```", "\n```\n{}\n```\n", "```tool_call\n{}```", "{}"]
+)
+@pytest.mark.parametrize("name", SECTIONS)
+def test_json_in_a_section_of_calls(name: str, fence: str) -> None:
+    """Also as a list, and in a fenced code block."""
+    opening, closing = section(name)
+    one, two = (
+        '{"name": "search", "arguments": {"query": "```\\n"}}',
+        '{"name": "now", "arguments": {}}',
+    )
+    for record in (one, f"[{one}]", f"{one}\n{two}", f"[{one}, {two}]"):
+        calls = calls_in(name, f"{opening}{fence.format(record)}{closing}")
+        assert calls == [("search", {"query": "```\n"}), ("now", {})][: record.count("name")]
+
+
+def test_all_formats_with_a_section_read_json_in_it() -> None:
+    assert len(SECTIONS) == 50
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*JSON_FORMATS, *TAG_FORMATS} - {*RECORD_FORMATS, "deepseek_v3"})
+)
+def test_arguments_in_a_fenced_code_block(name: str) -> None:
+    for arguments in (
+        '```json\n{"query": "a"}\n```',
+        '```\n{"query": "a"\n```\n',
+        '{"query": "a"}',
+    ):
+        output = TOOLS[name].written.render_calls([("search", arguments), ("now", "")])
+        assert calls_in(name, output) == [("search", {"query": "a"}), ("now", {})]
+
+
+MESSAGES = (
+    '{"tool_calls": [CALLS]}',
+    '{"role": "assistant", "content": null, "refusal": null, "tool_calls": [CALLS]}',
+    "```json\n[CALLS]\n```",
+)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+@pytest.mark.parametrize(
+    "name", sorted(name for name, row in TOOLS.items() if not (row.has_messages or row.begins))
+)
+def test_an_answer_in_the_form_of_the_chat_completions_api(name: str, message: str) -> None:
+    """Calls of functions that the request does not have leave it an answer."""
+    inner = '{"name": "search", "arguments": "{\\"query\\": \\"a\\"}"}'
+    search = f'{{"id": "call_1", "type": "function", "function": {inner}}}'
+    now = '{"type": "function", "function": {"name": "now", "arguments": "{}"}}'
+    calls = [("search", {"query": "a"}), ("now", {})]
+    assert calls_in(name, message.replace("CALLS", f"{search}, {now}")) == calls
+    assert calls_in(name, f'{{"function_call": {inner}}}') == calls[:1]
+    other = message.replace("CALLS", search.replace("search", "find"))
+    assert found_in(name, other) == [{"message": other}]
+
+
+def test_a_long_field_before_the_name_is_no_part_of_a_call() -> None:
+    """Only a short text is held back until it is known whether it belongs to a call."""
+    for length in (250, 254, 255, 256, 257, 1000):
+        answer = f'{{"content": "{"x" * length}", "name": "now", "arguments": {{}}}}'
+        expected: list[dict[str, Any]] = [{"message": answer}]
+        if length < 254:
+            field = f'"content": "{"x" * length}"'
+            expected = [{"call": "now", "arguments": "{}"}, {"message": field}]
+        assert found_in("llama3_json", answer) == expected
+
+
 @pytest.mark.parametrize("arguments", ["null", '""'])
 @pytest.mark.parametrize("name", JSON_FORMATS)
 def test_no_arguments(name: str, arguments: str) -> None:
