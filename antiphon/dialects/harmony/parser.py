@@ -19,6 +19,7 @@ from msgspec import UNSET, Struct, UnsetType
 from antiphon.dialects.detokenizer import Detokenizer, wire_logprob
 from antiphon.dialects.json_stream import JsonSpan
 from antiphon.dialects.parser.delta_builder import ParserDeltaBuilder
+from antiphon.dialects.parser.json_repair import begin_object
 from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape, meant_tool
 from antiphon.inference.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.stream.deltas import Delta, FinishReason
@@ -347,13 +348,14 @@ class HarmonyParser:
 
     def _decide_message(self, text: str, *, final: bool = False) -> bool:
         """Decide whether a message to a tool is a call. It is one if its text is a JSON object, a
-        string of such an object, ``null`` or empty. Returns False if this cannot be decided yet.
-        ``final``: whether the text is whole."""
-        start = text.strip()
-        if not final and ("null".startswith(start) or start == '"'):
+        string of such an object, or says that there are no arguments. Returns False if this cannot
+        be decided yet. ``final``: whether the text is whole."""
+        inner = text.lstrip().removeprefix('"')
+        begin = begin_object(text if inner.startswith('"') else inner, final=final)
+        if begin is None:
             return False
         name, self._pending_name = self._pending_name, ""
-        if start in ("", "null") or start.removeprefix('"').lstrip().startswith("{"):
+        if begin >= 0:
             self._call = self._open_call(name)
         else:
             self._kind, self._json_span = "final", None

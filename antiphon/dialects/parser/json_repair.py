@@ -33,11 +33,31 @@ _CLOSERS: Mapping[str, str] = {"{": "}", "[": "]"}
 _OPENERS: Mapping[str, str] = {"{": "{", "[": "[", "(": "["}
 _CLOSED: Mapping[str, str] = {"}": "{", "]": "[", ")": "["}
 #: Arguments that say that there are none.
-_NOTHING = ("null", "None", "[]", '""')
+_NOTHING = ("", "null", "None", "[]", '""')
+#: What models write around the object of the arguments: a fenced code block, or a list.
+_FENCE = "```json"
+_AROUND = re.compile(r"\s*(?:```(?:json)?\s*)?(?:\[\s*)?")
 #: In Python's strings, a quote may be escaped, too.
 _STRING_ESCAPES: Mapping[str, str] = {**ESCAPES, "'": "'"}
 
 Json = Mapping[str, Any]
+
+
+def begin_object(text: str, *, final: bool = False) -> int | None:
+    """Return where an object begins in the text of arguments: its position, or the text's length
+    if the text says that there are no arguments. Returns -1 if the text is something else, and None
+    if this cannot be decided yet. ``final``: whether the text is whole."""
+    around = _AROUND.match(text)
+    assert around is not None
+    if text.startswith("{", around.end()):
+        return around.end()
+    word = text.strip()
+    if final:
+        return len(text) if word in _NOTHING else -1
+    is_begun = around.end() == len(text) or any(
+        each.startswith(word) for each in (*_NOTHING, _FENCE)
+    )
+    return None if is_begun and len(text) <= _MAX_BLANK else -1
 
 
 class _Frame:
@@ -93,7 +113,7 @@ class JsonRepair:
             self.is_broken = True
         elif self._step == self._read_nothing:
             word = "".join(self._word)
-            if word.rstrip() in _NOTHING:
+            if begin_object(word, final=True) == len(word):
                 self._out.append("{}")
             else:
                 self._break(word, 0)
@@ -122,14 +142,17 @@ class JsonRepair:
         return at
 
     def _read_nothing(self, text: str, at: int) -> int:
-        """Read arguments that are no object. They can be repaired if they say that there are
-        none."""
+        """Read arguments that do not begin with an object. They can be repaired if an object
+        follows, or if they say that there are none."""
         self._word.append(text[at:])
         word = "".join(self._word)
-        is_nothing = any(nothing.startswith(word.rstrip()) for nothing in _NOTHING)
-        if not is_nothing or len(word) > _MAX_BLANK:
-            self._break(word, 0)
-        return len(text)
+        begin = begin_object(word)
+        if begin is None:
+            return len(text)
+        if begin < 0:
+            return self._break(word, 0) and len(text)
+        self._word, self._step = [], self._read_start
+        return len(text) - len(word) + begin
 
     def _read_value(self, text: str, at: int) -> int:
         """Read the start of a value after a colon or in an array."""

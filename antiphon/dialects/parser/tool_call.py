@@ -32,7 +32,7 @@ _NAMESPACES = re.compile(
     rf"\A{_SIGN.pattern}*+(?:(?:functions?|tools?|default_api|mcp)(?:[.:/]+|__))+", re.I
 )
 #: Characters that have no meaning after the arguments.
-_CLOSING = " \t\r\n]}"
+_CLOSING = " \t\r\n]}`"
 #: The schema of a custom tool, as the model was shown it.
 _CUSTOM: Mapping[str, Any] = {"properties": {"input": {"type": "string"}}}
 

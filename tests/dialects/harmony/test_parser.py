@@ -283,6 +283,24 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         "<|channel|>commentary to=functions.get_weather<|message|>null<|call|>",
         [call("get_weather", "{}")],
     ),
+    **{
+        f"arguments that are {nothing or 'empty'}": (
+            f"<|channel|>commentary to=functions.get_weather<|message|>{nothing}<|call|>",
+            [call("get_weather", "{}")],
+        )
+        for nothing in ("", "None", "[]", '""')
+    },
+    **{
+        f"arguments in {around[:3]}": (
+            f"<|channel|>commentary to=functions.get_weather<|message|>{around}<|call|>",
+            [call("get_weather", '{"city": "Oslo"}')],
+        )
+        for around in ('[{"city": "Oslo"}]', '```json\n{"city": "Oslo"}\n```')
+    },
+    "a string to a tool": (
+        '<|channel|>commentary to=functions.get_weather<|message|>"Oslo"<|call|>',
+        [{"message": '"Oslo"'}],
+    ),
     "a word to a tool that begins like null": (
         "<|channel|>final to=functions.get_weather<|message|>nu<|return|>",
         [answer("nu")],
