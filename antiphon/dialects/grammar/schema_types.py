@@ -59,6 +59,12 @@ class SchemaTypes:
             self._properties[key] = frozenset[str]().union(*map(self.of, members))
         return self._properties[key]
 
+    @property
+    def property_names(self) -> Collection[str]:
+        """The names of the properties of ``root``, in all its forms."""
+        forms = (keyword_object(form, "properties") for form in self.forms(self.root))
+        return dict.fromkeys(name for properties in forms for name in properties).keys()
+
     def member(self, schema: Schema, key: str) -> Schema:
         """Return the schema of the property ``key`` of an object. ``schema``: the object's schema.
         The result is empty if this schema does not describe the property."""

@@ -203,10 +203,10 @@ def _add_sign(sign: str, tokens: list[str]) -> None:
 
 class JsonObjectWriter:
     """Writes the arguments of a call as a JSON object, key by key. Each method returns the JSON
-    text that the caller must append to the object. ``schema``: the schema of the arguments."""
+    text that the caller must append to the object. ``schemas``: the schema of the arguments."""
 
-    def __init__(self, schema: Json) -> None:
-        self._property_types = SchemaTypes(schema)
+    def __init__(self, schemas: SchemaTypes) -> None:
+        self._property_types = schemas
         self._types: frozenset[str] = frozenset()
         self._has_keys = False
 

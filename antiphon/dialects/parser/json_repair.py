@@ -51,7 +51,7 @@ def begin_object(text: str, *, final: bool = False) -> int | None:
     assert around is not None
     if text.startswith("{", around.end()):
         return around.end()
-    word = text.strip()
+    word = "".join(text.split())
     if final:
         return len(text) if word in _NOTHING else -1
     is_begun = around.end() == len(text) or any(
@@ -83,8 +83,8 @@ class JsonRepair:
     - ``rest``: the text after the end of the value.
     """
 
-    def __init__(self, schema: Json) -> None:
-        self._schemas = SchemaTypes(schema)
+    def __init__(self, schemas: SchemaTypes) -> None:
+        self._schemas = schemas
         self._frames: list[_Frame] = []
         self._step = self._read_start
         self._out: list[str] = []
@@ -150,7 +150,8 @@ class JsonRepair:
         if begin is None:
             return len(text)
         if begin < 0:
-            return self._break(word, 0) and len(text)
+            self._break(word, 0)
+            return len(text)
         self._word, self._step = [], self._read_start
         return len(text) - len(word) + begin
 

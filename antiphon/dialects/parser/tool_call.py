@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.dialects.grammar.schema_types import keyword_list, keyword_object
+from antiphon.dialects.grammar.schema_types import SchemaTypes, keyword_list, keyword_object
 from antiphon.dialects.json_stream import JsonSpan, StringDecoder, ToolInputDecoder, load
 
 from .argument_values import JsonObjectWriter, to_json_text
@@ -72,17 +72,13 @@ def meant_tool(written: str, tools: Mapping[str, ToolShape]) -> str:
     if len(meant) != 1:
         return ""
     parameters = re.findall(r"\w+", found[2] or "")
-    return meant[0] if set(parameters) <= _parameters(tools[meant[0]]).keys() else ""
+    names = _schemas_of(tools[meant[0]]).property_names
+    return meant[0] if set(parameters).issubset(names) else ""
 
 
 def _bare_name(name: str) -> str:
     """Return the characters of a tool's name that tell it apart from other names."""
     return _SIGN.sub("", _NAMESPACES.sub("", name)).casefold()
-
-
-def _parameters(tool: ToolShape) -> Mapping[str, Any]:
-    """Return the schemas of the parameters of a tool."""
-    return keyword_object(_schema_of(tool), "properties")
 
 
 class CallSink(Protocol):
@@ -136,7 +132,9 @@ class CallBuilder:
         self._wrapper_tail: list[str] = []
         self._repair: JsonRepair | None = None
         self._object: JsonObjectWriter | None = None
-        self._schema: Mapping[str, Any] = {}
+        #: The schema of the arguments, which is empty before the call starts, and its parameters.
+        self.schemas = SchemaTypes({})
+        self._names: Collection[str] = ()
         self._keys: set[str] = set()
         self._next_properties: Iterator[str] | None = None
         self._in_string = self._lacks_value = False
@@ -187,13 +185,13 @@ class CallBuilder:
         """The names of the parameters of the function that is called. Empty for a custom tool and
         for an unknown function."""
         tool = self._tool
-        return () if tool is None or tool.custom else _parameters(tool).keys()
+        return () if tool is None or tool.custom else _schemas_of(tool).property_names
 
     @property
     def missing_parameters(self) -> Collection[str] | None:
         """The parameters of the function that the call has not given yet. None if the function's
         parameters are unknown."""
-        names = self._properties
+        names = self._names
         return [name for name in names if name not in self._keys] if names else None
 
     def start(self) -> bool:
@@ -206,11 +204,12 @@ class CallBuilder:
             return False
         self.is_text = known is None and (self.is_bare or not self._passes_unknown)
         shape = known or ToolShape(wire_name=self.name)
-        self._schema = _schema_of(shape)
+        self.schemas = _schemas_of(shape)
+        self._names = self.schemas.property_names
         self._input_decoder = ToolInputDecoder() if shape.custom else None
-        if self._properties.keys() & set(_WRAPPERS) or known is None:
+        if not set(_WRAPPERS).isdisjoint(self._names) or known is None:
             self._wrapper_head = None  # a key like "arguments" is a parameter of the tool itself
-        self._has_wrappers = self._wrapper_head is not None and bool(self._properties)
+        self._has_wrappers = self._wrapper_head is not None and bool(self._names)
         if self._repeated_name not in ("", self.name):
             self.stray_text.insert(0, f"{self._repeated_name}\n")
         if not self.is_text:
@@ -311,7 +310,7 @@ class CallBuilder:
         if self._input_decoder is not None:
             self._write(text)  # a custom tool's input need not be JSON
         elif text:
-            self._repair = self._repair or JsonRepair(self._schema)
+            self._repair = self._repair or JsonRepair(self.schemas)
             self._write(self._repair.read(text))
 
     def _end_wrapper(self) -> None:
@@ -340,16 +339,12 @@ class CallBuilder:
         """
         if not text:
             return
-        keys = keyword_list(self._schema, "required") or [""]
+        keys = keyword_list(self.schemas.forms(self.schemas.root)[0], "required") or [""]
         for key, value in zip(keys, text.split("\n", len(keys) - 1), strict=False):
             self.start_parameter(str(key))
             self.add_value(value)
 
     # --- arguments that come key by key -----------------------------------------------------------
-
-    @property
-    def _properties(self) -> Mapping[str, Any]:
-        return keyword_object(self._schema, "properties")
 
     def start_parameter(self, key: str) -> None:
         """Start the parameter ``key``. If the key is empty, the value belongs to the schema's next
@@ -363,11 +358,11 @@ class CallBuilder:
             if self._has_wrappers and key in _WRAPPERS:
                 self._wrapper = (key, "")
                 return
-            self._object, self._wrapper_head = JsonObjectWriter(self._schema), None
+            self._object, self._wrapper_head = JsonObjectWriter(self.schemas), None
         self._write_missing_value()
         if not key:
             if self._next_properties is None:
-                self._next_properties = iter(self._properties)
+                self._next_properties = iter(self._names)
             key = next((name for name in self._next_properties if name not in self._keys), "")
         self._keys.add(key)
         self._write(self._object.write_key(key))
@@ -425,12 +420,6 @@ class CallBuilder:
             self._lacks_value = False
             self._write(self._object.write_value(text))
 
-    @property
-    def schema(self) -> Mapping[str, Any]:
-        """The JSON schema of the call's arguments. It is an empty mapping if the tool has no
-        schema."""
-        return self._schema
-
     def add_json_value(self, text: str) -> None:
         """Add the complete value of the current key. ``text``: the value as JSON."""
         if self._wrapper is not None and _is_object(text):
@@ -479,8 +468,8 @@ def _may_be_wrapper(head: str) -> bool:
     return is_prefix and len(head) < _WRAP_LIMIT
 
 
-def _schema_of(tool: ToolShape) -> Mapping[str, Any]:
-    return tool.schema or (_CUSTOM if tool.custom else {})
+def _schemas_of(tool: ToolShape) -> SchemaTypes:
+    return SchemaTypes(tool.schema or (_CUSTOM if tool.custom else {}))
 
 
 def _fits(tool: ToolShape, arguments: str) -> bool:
@@ -490,11 +479,11 @@ def _fits(tool: ToolShape, arguments: str) -> bool:
         given = load(arguments)
     except ValueError:
         return False
-    required = keyword_list(_schema_of(tool), "required")
-    return (
-        isinstance(given, dict)
-        and given.keys() <= _parameters(tool).keys()
-        and all(name in list(given) for name in required)
+    schemas = _schemas_of(tool)
+    return isinstance(given, dict) and any(
+        given.keys() <= keyword_object(form, "properties").keys()
+        and all(name in list(given) for name in keyword_list(form, "required"))
+        for form in schemas.forms(schemas.root)
     )
 
 

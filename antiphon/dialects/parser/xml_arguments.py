@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.schema_types import SchemaTypes
 from antiphon.dialects.json_stream import dump, load
 
 from .argument_values import STRING, to_json_text
@@ -85,7 +84,6 @@ class XmlArgumentReader:
         self._tag: str | None = None  # the tag so far, from its "<"; None outside of a tag
         self._streams = False
         self._pending: tuple[str, list[str]] | None = None
-        self._types: SchemaTypes | None = None
         self.complete = self.failed = False
 
     @property
@@ -180,18 +178,18 @@ class XmlArgumentReader:
             return
         if self._open_elements:
             inner = self._child_schema(self._open_elements[-1].schema, name)
-            self._open_elements.append(_Element(name, self._schemas.of(inner), inner))
+            self._open_elements.append(_Element(name, self._target.schemas.of(inner), inner))
             return
         if self._pending is not None and self._pending[0] == name:
             types = frozenset[str]()
         else:
             self._flush_pending()
-            types = self._schemas.of_property(name)
+            types = self._target.schemas.of_property(name)
             if types == STRING:
                 self._target.start_parameter(name)
                 self._target.add_string("")
                 self._streams = True
-        schema = self._child_schema(self._target.schema, name)
+        schema = self._child_schema(self._target.schemas.root, name)
         self._open_elements.append(_Element(name, types, schema))
 
     def _close_element(self) -> str:
@@ -220,22 +218,16 @@ class XmlArgumentReader:
         (name, values), self._pending = self._pending, None
         self._target.start_parameter(name)
         text = _value_or_array(values)
-        is_list = self._schemas.of_property(name) == {"array"}
+        is_list = self._target.schemas.of_property(name) == {"array"}
         if is_list and not isinstance(_try_load(text), list):
             text = f"[{text}]"
         self._target.add_json_value(text)
 
-    @property
-    def _schemas(self) -> SchemaTypes:
-        if self._types is None or self._types.root is not self._target.schema:
-            self._types = SchemaTypes(self._target.schema)
-        return self._types
-
     def _child_schema(self, schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         """Return the schema of the element ``name`` inside an element with the schema ``schema``.
         Returns an empty mapping if ``schema`` does not describe the inner element."""
-        found = self._schemas.member(schema, name)
-        return found or (self._schemas.items(schema) if name == _ITEM else {})
+        found = self._target.schemas.member(schema, name)
+        return found or (self._target.schemas.items(schema) if name == _ITEM else {})
 
 
 def _try_load(text: str) -> Any:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.dialects.grammar.schema_types import SchemaTypes
 from antiphon.dialects.parser.json_repair import JsonRepair
 from tests.hypothesis_settings import examples
 
@@ -28,7 +29,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def repair(text: str, size: int = 1000, schema: dict[str, Any] = SCHEMA) -> tuple[str, bool]:
-    reader = JsonRepair(schema)
+    reader = JsonRepair(SchemaTypes(schema))
     parts = [reader.read(text[at : at + size]) for at in range(0, len(text), size)]
     return "".join(parts) + reader.finish(), not reader.is_broken
 

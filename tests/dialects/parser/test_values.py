@@ -147,6 +147,31 @@ def test_inner_values_have_the_types_of_schemas_behind_references() -> None:
     assert json.loads(str(found["arguments"])) == {"one": value, "rows": [value]}
 
 
+@pytest.mark.parametrize("name", sorted(TAGGED - {"minimax_m3", "minicpm5"}))
+def test_parameters_behind_references_and_alternatives_end_a_value(name: str) -> None:
+    """Also where the closing tag of the value is missing, or its mark."""
+    parameter = TOOLS[name].written.parameter
+    assert parameter is not None
+    if parameter.quoted:
+        return
+    one, two = schema(text={"type": "string"}), schema(path={"type": "string"})
+    for root in ({"$ref": "#/$defs/all"}, {"anyOf": [one, two]}, {"allOf": [one, two]}):
+        shape = ToolShape(
+            wire_name="write",
+            schema={
+                **root,
+                "$defs": {"all": schema(text={"type": "string"}, path={"type": "string"})},
+            },
+        )
+        arguments = {"text": "a", "path": "x"}
+        first, second = (parameter.render(*pair) for pair in arguments.items())
+        end = parameter.text_end.replace("{line}", "").rstrip()
+        written = f"{first.rpartition(end)[0]}{parameter.separator}{second}"
+        output = TOOLS[name].written.render_calls([("write", written)])
+        (found,) = calls_in(name, output, 1, special=True, shapes={"write": shape})
+        assert json.loads(str(found["arguments"])) == arguments
+
+
 @pytest.mark.parametrize("special", [True, False], ids=["special", "text"])
 def test_strings_in_arrays_and_objects_quote_whole_calls(special: bool) -> None:
     mark, tag = '<|"|>', "]<]minimax[>["

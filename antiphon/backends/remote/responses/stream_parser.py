@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from antiphon.backends.remote.delta_builder import DeltaBuilder
+from antiphon.dialects.grammar.schema_types import SchemaTypes
 from antiphon.dialects.parser.json_repair import JsonRepair
 from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape, meant_tool
 from antiphon.errors import BackendError
@@ -371,7 +372,7 @@ class ResponsesStreamParser:
         )
         self._builder.open_call(shape, call_id, caller_of(raw))
         if not shape.custom:
-            item_state.repair = JsonRepair({})
+            item_state.repair = JsonRepair(SchemaTypes({}))
 
     def _add_delta(self, item_state: _UpstreamItem, event: _Event, channel: Channel) -> None:
         text = event.delta
