@@ -261,7 +261,7 @@ class KeywordArgumentReader:
 
         - After an empty string, a third quote of the same kind starts a triple-quoted string.
         - Any other quote starts a second string, which is joined to the first one as in Python.
-        - White space is skipped.
+        - White space is skipped. A quote before a long white space was part of the string.
         - A comma or a bracket ends the value. After the value of a keyword, the text that follows
           decides.
         - After any other character, the quote was part of the string, as in ``'sed -n '1,5p' x'``.
@@ -271,7 +271,7 @@ class KeywordArgumentReader:
             self._start_string(char * 3, raw=self._is_raw)
         elif char in PLAIN_QUOTES:
             self._start_string(char)
-        elif char.isspace():
+        elif char.isspace() and len(self._blank) < _MAX_FOLLOWING:
             self._is_empty = False
             self._blank.append(char)
             return at + 1
@@ -291,8 +291,9 @@ class KeywordArgumentReader:
         quote has ended this value."""
         char = text[at]
         following = self._following + char
+        is_long = len(following) > _MAX_FOLLOWING
         if self._close in self._following:
-            if not char.isspace():
+            if is_long or not char.isspace():
                 if char in _AFTER_BRACKET:
                     return self._resume_string(self._following, at)
                 self._end_string()
@@ -301,7 +302,7 @@ class KeywordArgumentReader:
         elif (keyword := _NEXT_KEYWORD.fullmatch(following)) is not None:
             self._end_string()
             return self._start_keyword(keyword.group(1), at)
-        elif len(following) > _MAX_FOLLOWING or not (
+        elif is_long or not (
             _FOLLOWING_PART.fullmatch(following)
             or (char == self._close and self._following.strip() in ("", ","))
         ):

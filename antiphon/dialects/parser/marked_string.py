@@ -18,7 +18,7 @@ AFTER_STRING = ",:)]}"
 #: White space, and further marks, after a mark.
 _AFTER_MARK = re.compile(rf"[\s{QUOTE}]*")
 _WORD = re.compile(r"\w")
-#: How much of the end of a string is held back: it may not belong to the string.
+#: How much of the end of a string, and how much white space after a mark, is held back.
 _MAX_HELD = 64
 _KEY = r"[\w.\-$]{1,40}\s?"
 #: The end of a string that is held back. The closing mark may be missing before it: another quote,
@@ -41,7 +41,7 @@ class MarkedString:
     - A mark after the beginning of the next string opens that string: the closing mark of this one
       is missing.
     - A mark at the start of the string is doubled, unless a blank follows it. Any other mark is
-      text.
+      text, and so is one before a long white space.
     - If the string has no end, the brackets at its end do not belong to it.
 
     ``mark``: the text of a mark. ``bracket``: the bracket that closes the array or object around
@@ -55,6 +55,7 @@ class MarkedString:
         self._keys = keys
         self._held = ""
         self._after: list[str] = []  # the marks and white space after the text so far
+        self._after_length = 0
         self._quotes: set[str] = set()  # the other quotes in the text so far
         self._is_empty = True
         #: Whether the string has ended. ``rest`` is then the text that is read again after it.
@@ -70,12 +71,15 @@ class MarkedString:
         """Read ``text`` from the position ``at`` on. Returns the next piece of the string, and the
         position after it."""
         if self._after:
-            end = match_end(_AFTER_MARK, text, at)
+            end = min(match_end(_AFTER_MARK, text, at), at + _MAX_HELD - self._after_length)
             self._after.append(text[at:end])
+            self._after_length += end - at
+            if self._after_length == _MAX_HELD:
+                return self._settle(" "), end
             return ("" if end == len(text) else self._settle(text[end])), end
         found = text.find(QUOTE, at)
         end = len(text) if found < 0 else found
-        self._after = [] if found < 0 else [QUOTE]
+        self._after, self._after_length = [] if found < 0 else [QUOTE], 1
         whole = self._held + text[at:end]
         tail = _TAIL.search(whole, max(0, len(whole) - _MAX_HELD))
         assert tail is not None

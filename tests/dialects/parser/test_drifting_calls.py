@@ -323,6 +323,25 @@ def test_a_closing_mark_of_gemma_is_missing_and_no_mark_follows() -> None:
         assert calls_in("gemma4", output) == [("search", arguments)]
 
 
+@pytest.mark.parametrize("length", [0, 1, 62, 63, 64, 1_000])
+def test_white_space_after_a_mark_of_gemma_is_held_back_only_up_to_a_limit(length: int) -> None:
+    blank = " " * length
+    output = f'<|tool_call>call:search{{query:<|"|>a<|"|>{blank},limit:3}}<tool_call|>'
+    arguments = (
+        {"query": "a", "limit": 3} if length < 63 else {"query": f"a{GEMMA_MARK}{blank},limit:3"}
+    )
+    assert calls_in("gemma4", output) == [("search", arguments)]
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 129, 1_000])
+def test_white_space_after_a_quote_of_python_is_held_back_only_up_to_a_limit(length: int) -> None:
+    blank = " " * length
+    output = f"[search(query='a'{blank}, limit=3)]"
+    arguments = {"query": "a", "limit": 3} if length < 126 else {"query": f"a'{blank}, limit=3)]"}
+    assert calls_in("pythonic", output) == [("search", arguments)]
+    assert calls_in("pythonic", f"[search(query='a'){blank}]") == [("search", {"query": "a"})]
+
+
 def test_strings_of_gemma_without_marks() -> None:
     for value in ("Paris, France", 'see "a", "b"', "it's, (x) ok", "a, b,"):
         for rest, values in (("", {}), (",limit:3", {"limit": 3})):
