@@ -134,6 +134,7 @@ def with_spellings(row: ToolFormat, spellings: Mapping[str, tuple[str, ...]]) ->
                 other: Quotation(
                     begins=sequences(quotation.begins),
                     closes=tuple(chain.from_iterable(map(variants, quotation.closes))),
+                    follows=sequences(quotation.follows),
                 )
                 for literal, quotation in state.quotes.items()
                 for other in variants(literal)
@@ -688,7 +689,7 @@ def braced_calls(
                 reads="pairs",
                 on=ends,
                 ends={closing: ((END,), (opening,)), quote: last_quote},
-                quotes={opening: Quotation(begins=called, closes=(closing,))},
+                quotes={opening: Quotation(begins=called, closes=(closing,), follows=((quote,),))},
                 then="call",
             ),
         },
@@ -762,7 +763,8 @@ def _tagged_calls(
         last,
         again=(*calls, *outer_ends),
     )
-    quotes = _quotations(calls, tuple(keys), closing, section)
+    follows = [(value_end,), *([(after, value_end), (after, last, value_end)] if before else [])]
+    quotes = _quotations(calls, tuple(keys), closing, section, *follows)
     return ToolFormat(
         name=name,
         opens={first: "calls", **openings} | ({before: "type"} if before else {}),
@@ -824,11 +826,16 @@ def _value_ends(
 
 
 def _quotations(
-    calls: Sequences, inside: tuple[str, ...], closing: str, section: tuple[str, str]
+    calls: Sequences,
+    inside: tuple[str, ...],
+    closing: str,
+    section: tuple[str, str],
+    *follows: tuple[str, ...],
 ) -> dict[str, Quotation]:
     """Return how a value quotes a call (``State.quotes``). ``calls``: the beginnings of calls.
     ``inside``: the texts that may follow such a beginning. ``closing``: the tag after a call.
-    ``section``: the tags before the first call and after the last call, or ``""`` for both."""
+    ``section``: the tags before the first call and after the last call, or ``""`` for both.
+    ``follows``: what may follow a call at the end of a value of another one."""
     first, last = section
     inside = (*inside, *filter(None, (closing, last)))
     begins: dict[str, list[tuple[str, ...]]] = {}
@@ -840,7 +847,8 @@ def _quotations(
     return {
         opening: Quotation(
             begins=tuple(each),
-            closes=(last,) if opening == first else tuple(filter(None, (closing, last))),
+            closes=(last if opening == first else closing or last,),
+            follows=follows,
         )
         for opening, each in begins.items()
     }
@@ -1046,7 +1054,7 @@ def cdata_tags(
     parameters = replace(row.states["parameters"], on=ends | {key: "key"})
     called = _named([opening], '"')
     on_value, value_ends = _value_ends(end, {key: ('"',)}, "", closing, again=called)
-    quotes = _quotations(_named([opening], ['">']), (key,), closing, ("", ""))
+    quotes = _quotations(_named([opening], ['">']), (key,), closing, ("", ""), (end,), ("]]>",))
     raw_ends = ("]]>" + end, f"]]>\n{end}", "]]>")
     row = replace(
         row,
@@ -1104,7 +1112,9 @@ def element_tags(
                     last: ((END,),),
                     quote: ((*last_tag, closing, last), (*last_tag, closing)),
                 },
-                quotes=_quotations(calls, (f"{quote}<",), closing, (first, last)),
+                quotes=_quotations(
+                    calls, (f"{quote}<",), closing, (first, last), (f"{quote}</", *last_tag[1:])
+                ),
             ),
         },
         written=CallSyntax(
@@ -1144,7 +1154,7 @@ def typed_tags(
     ends = {first: "calls", begin: "name", end: "calls", last: START}
     again = _in_section(first, _named([begin], '"'))
     on_value, value_ends = _value_ends(value_end, {key: ('"',)}, end, last, again=again)
-    quotes = _quotations(again, ("index=", sep), end, (first, last))
+    quotes = _quotations(again, ("index=", sep), end, (first, last), (value_end,))
     return ToolFormat(
         name=name,
         opens={first: "calls", begin: "name"},
@@ -1275,7 +1285,7 @@ def channel_tags(
     called = _named([to], [message])
     on_value, value_ends = _value_ends(end, {key: ('"',)}, again, last, again=called)
     on_value |= {again: START, f"\n{again}": START}
-    quotes = _quotations(called, (key,), "", ("", last))
+    quotes = _quotations(called, (key,), "", ("", last), (end,))
     return ToolFormat(
         name=name,
         opens={to: "name"},
@@ -1370,7 +1380,7 @@ def key_value_tags(
     on_value, value_ends = _value_ends(
         value_end, {key: tuple(after_key)}, closing if first else "", last or closing, again=calls
     )
-    quotes = _quotations(calls, (key,), closing, section)
+    quotes = _quotations(calls, (key,), closing, section, (value_end,))
     inside = ends | {key: "key", value: "value"}
     after = {after_name: "parameters"} if after_name else {}
     return ToolFormat(

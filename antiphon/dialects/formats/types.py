@@ -249,10 +249,13 @@ class Quotation(Struct, frozen=True, kw_only=True):
     - ``begins``: what must follow the opening terminal, as in ``State.ends``. Otherwise the
       terminal stands alone and begins no call.
     - ``closes``: the terminals that end the quoted call.
+    - ``follows``: what follows such a terminal, as in ``State.ends``, if the quoted call is the end
+      of a value of another call, which is quoted, too.
     """
 
     begins: tuple[tuple[str, ...], ...]
     closes: tuple[str, ...]
+    follows: tuple[tuple[str, ...], ...] = ()
 
 
 class State(Struct, frozen=True, kw_only=True):

@@ -264,6 +264,7 @@ class Lexer:
                     self._mark(each): Quotation(
                         begins=self._mark_all(found.begins),
                         closes=tuple(map(self._mark, found.closes)),
+                        follows=self._mark_all(found.follows),
                     )
                     for each, found in state.quotes.items()
                 },

@@ -21,6 +21,7 @@ from antiphon.dialects.formats.types import (
     THINKING,
     WHOLE_ANSWER,
     ContentKind,
+    Quotation,
     ReasoningFormat,
     ToolFormat,
 )
@@ -204,8 +205,8 @@ class FormatParser:
         self._has_stray_text = False
         #: Whether the current text quotes the tags of a call. Its other tags are then text, too.
         self._quotes_tags = False
-        #: The terminals that close the call that the current value quotes. Empty outside of it.
-        self._quote_closes: tuple[str, ...] = ()
+        #: The calls that the current value quotes. Each one stands in a value of the one before it.
+        self._quoted: list[Quotation] = []
         self._draft: _Draft | None = None
         #: Whether an answer of JSON may be a call: nothing precedes it, and JSON was not asked for.
         self._may_be_whole = not json_answer
@@ -348,7 +349,7 @@ class FormatParser:
                 continue
             if (is_text := self._is_part_of_value(terminal, final=final)) is None:
                 return
-            if is_text and self._begins_with_quote(terminal) and not self._quote_closes:
+            if is_text and self._begins_with_quote(terminal) and not self._quoted:
                 self._read_quote()
             elif is_text:
                 self._read_as_text(self._lexer.spell_out(self._buffer[0]))
@@ -376,7 +377,7 @@ class FormatParser:
         (``State.ends``). A token that ends the model's output has no meaning if text follows it. In
         a call that the value quotes, a terminal has a meaning only at the end of the reply.
         """
-        if self._reader is None or (self._is_quote(terminal) and not self._quote_closes):
+        if self._reader is None or (self._is_quote(terminal) and not self._quoted):
             return False
         state = self._lexer.states[self._state]
         if not self._reader.in_string:  # tags of quoted calls are text here, too
@@ -392,17 +393,34 @@ class FormatParser:
             is_wrapped=self._markup.is_wrapped,
         )
         quotation = state.quotes.get(terminal)
-        if self._quote_closes:
-            sequences = tuple((*parts, END) for parts in sequences)
-        elif quotation is not None:
+        if quotation is not None and self._may_quote(quotation):
             begins = continuation.matches(quotation.begins, len(terminal))
             if begins:
-                self._quote_closes = quotation.closes
+                self._quoted.append(quotation)
             return None if begins is None else True
+        if self._quoted:
+            sequences = tuple((*parts, END) for parts in sequences)
         matched = continuation.matches(sequences, len(terminal))
-        if matched is False and terminal in self._quote_closes:
-            self._quote_closes = ()
+        if matched is False and self._quoted and terminal in self._quoted[-1].closes:
+            return self._end_quoted(continuation, terminal)
         return None if matched is None else not matched
+
+    def _may_quote(self, quotation: Quotation) -> bool:
+        """Return whether a terminal may begin a quoted call. In a section of calls that is quoted,
+        only the beginning of another section is one."""
+        return not self._quoted or {*quotation.closes} <= {*self._quoted[-1].closes}
+
+    def _end_quoted(self, continuation: Continuation, terminal: str) -> bool | None:
+        """Process the end of a quoted call, ``terminal``. It stands in another quoted call only if
+        the value of that call ends here: models also quote beginnings of calls that have no end.
+        Returns True, or None if this depends on text that has not arrived yet."""
+        is_inner = len(self._quoted) > 1 and continuation.matches(
+            self._quoted[-1].follows, len(terminal)
+        )
+        if is_inner is None:
+            return None
+        del self._quoted[-1 if is_inner else 0 :]
+        return True
 
     def _is_quote(self, terminal: str) -> bool:
         """Return whether ``terminal`` is the format's quote and has a meaning in this state."""
@@ -713,7 +731,7 @@ class FormatParser:
         elif state in _OUTSIDE:
             self._end_markup(state)
         else:
-            self._state, self._reader, self._quote_closes = state, None, ()
+            self._state, self._reader, self._quoted = state, None, []
             if reads != "between" and self._tools is not None:
                 if self._call is None:
                     self._call = self._new_call()

@@ -130,6 +130,24 @@ def test_value_quotes_a_whole_call(name: str, special: bool) -> None:
                     assert json.loads(str(found["arguments"])) == arguments
 
 
+@pytest.mark.parametrize("name", sorted(TAGGED))
+def test_value_quotes_a_call_whose_value_quotes_a_call(name: str) -> None:
+    """A quoted call ends in the value of another one only if this value ends there, too: the
+    beginning of a call before a whole one is no call around it."""
+    form = TOOLS[name]
+    call = text = write_calls(form, [("write", {"text": "q", "path": "x"})])
+    for _ in range(3):
+        for written in ({"text": f"a {text}", "path": "x"}, {"path": "x", "text": text}):
+            output = write_calls(form, [("write", written)])
+            for size in (1, 100_000):
+                (found,) = calls_in(name, output, size, special=True)
+                assert json.loads(str(found["arguments"])) == written
+        text = output
+    arguments = {"text": f"{call[: call.index('q')]} and {call}, or so", "path": "x"}
+    (found,) = calls_in(name, write_calls(form, [("write", arguments)]), 1, special=True)
+    assert json.loads(str(found["arguments"])) == arguments
+
+
 def test_inner_values_have_the_types_of_schemas_behind_references() -> None:
     """As in schemas of Pydantic, where an optional model is an alternative."""
     inner = schema(code={"type": "string"}, size={"type": "integer"})
