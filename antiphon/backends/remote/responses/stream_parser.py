@@ -93,8 +93,9 @@ _TRUNCATED: Mapping[str, FinishReason] = {
 }
 
 
-class _Event(Struct):
-    """An event of the stream. The class declares only the fields that the parser uses."""
+class _Event(Struct, gc=False):
+    """An event of the stream. The class declares only the fields that the parser uses. It has no
+    cycles, as it comes from JSON."""
 
     type: str = ""
     output_index: int | None = None
@@ -184,7 +185,8 @@ class ResponsesStreamParser:
         self._items: list[_UpstreamItem] = []
         #: Items that may be incomplete. Complete items are removed from the left end.
         self._open_items: deque[_UpstreamItem] = deque()
-        self._by_key: dict[int | str, _UpstreamItem] = {}
+        #: The items by their index and by their id. None is no key.
+        self._by_key: dict[int | str | None, _UpstreamItem] = {}
         self._current: _UpstreamItem | None = None
         self._text_bytes = 0
         self._final_response: JsonObject | None = None
@@ -297,24 +299,26 @@ class ResponsesStreamParser:
     def _find_item(self, event: _Event) -> _UpstreamItem | None:
         """Return the item that an event belongs to. If the item is new, create its state. Return
         None if the item is new and the event does not contain the item's type."""
-        name = event.item_id or (event.item or {}).get("id")
-        index = event.output_index
-        keys: list[int | str] = [] if index is None or index < 0 else [index]
-        if isinstance(name, str):
-            keys.append(name)
-        item_state = next((self._by_key[key] for key in keys if key in self._by_key), None)
-        text = _TEXTS.get(event.type)
+        index, name = event.output_index, event.item_id or (event.item or {}).get("id")
+        index = None if index is None or index < 0 else index
+        name = name if isinstance(name, str) else None
+        by_index, by_name = self._by_key.get(index), self._by_key.get(name)
+        item_state = by_index or by_name
         if item_state is None:
-            if not keys and self._current is not None and not event.item:
+            has_key = index is not None or name is not None
+            if not has_key and self._current is not None and not event.item:
                 return self._current
+            text = _TEXTS.get(event.type)
             tag = (event.item or {}).get("type") or (text[0] if text else None)
             if not isinstance(tag, str):
                 return None
             item_state = _UpstreamItem(tag)
             self._items.append(item_state)
             self._open_items.append(item_state)
-        for key in keys:
-            self._by_key.setdefault(key, item_state)
+        if by_index is None and index is not None:
+            self._by_key[index] = item_state
+        if by_name is None and name is not None:
+            self._by_key[name] = item_state
         return item_state
 
     def _process(self, item_state: _UpstreamItem, event: _Event) -> None:
@@ -409,7 +413,7 @@ class ResponsesStreamParser:
         if item_state.call is not None:
             item_state.call.add_json_arguments(text)
         elif item_state.tag in _TEXT_ITEMS:
-            kind = cast(Any, item_state.tag)
+            kind: Any = item_state.tag
             if self._builder.open != kind:
                 self._builder.open_text_item(kind)
             self._builder.text(kind, text, logprobs, channel)
