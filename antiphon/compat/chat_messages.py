@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     empty_value,
@@ -82,8 +82,11 @@ class _MessageReader:
 
     def _assistant_message(self, fields: JsonObject, path: str) -> None:
         """Translate a message with the role ``assistant``. Raises ``InvalidRequest`` if the message
-        lacks the field ``content`` and has neither reasoning nor a refusal nor a call."""
+        refers to audio, or if it lacks the field ``content`` and has neither reasoning nor a
+        refusal nor a call."""
         count_before = len(self.items)
+        if fields.get("audio") is not None:
+            raise unsupported_parameter(f"{path}.audio")
         reasoning = fields.get("reasoning_content", fields.get("reasoning"))
         if reasoning:
             if not isinstance(reasoning, str):
@@ -196,16 +199,22 @@ def _content(
 
 
 def _image(fields: JsonObject, path: str) -> JsonObject:
+    part: JsonObject = {"type": "input_image", **_breakpoint(fields)}
     if isinstance(fields.get("image_url"), str):  # many clients send a plain URL
-        return {"type": "input_image", "image_url": fields["image_url"]}
+        return {**part, "image_url": fields["image_url"]}
     image = read_inner(fields, "image_url", path)
     require(image, f"{path}.image_url", "url")
     detail = {"detail": image["detail"]} if "detail" in image else {}
-    return {"type": "input_image", "image_url": image["url"], **detail}
+    return {**part, "image_url": image["url"], **detail}
 
 
 def _file(fields: JsonObject, path: str) -> JsonObject:
-    return {**read_inner(fields, "file", path), "type": "input_file"}
+    return {**read_inner(fields, "file", path), "type": "input_file", **_breakpoint(fields)}
+
+
+def _breakpoint(fields: JsonObject) -> JsonObject:
+    name = "prompt_cache_breakpoint"
+    return {name: fields[name]} if name in fields else {}
 
 
 def _video(fields: JsonObject, path: str) -> JsonObject:

@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.fields import convert
+from antiphon.wire.parts import PromptCacheBreakpoint
 from antiphon.wire.request import CreateResponse
 
 from .text_inputs import TextInput
@@ -95,6 +96,7 @@ class ChatPart(Struct, frozen=True, kw_only=True):
     file: ChatFile | UnsetType = UNSET
     video_url: UrlReference | UnsetType = UNSET
     refusal: str | UnsetType = UNSET
+    prompt_cache_breakpoint: PromptCacheBreakpoint | UnsetType = UNSET
 
 
 class ChatCalledFunction(Struct, frozen=True, kw_only=True):
