@@ -56,6 +56,7 @@ __all__ = [
     "TextFormatConfig",
     "Usage",
     "encodable",
+    "without_shared",
 ]
 
 #: The type of ``input_messages`` and ``output_messages``, which are vLLM's.
@@ -274,6 +275,17 @@ def encodable(response: Response) -> Response:
     if tools.instructions is not None and text is tools.instructions.text:
         text = tools.instructions.json
     return replace(response, tools=tools.json, instructions=text)
+
+
+def without_shared(response: Response) -> Response:
+    """Return the response without the tools and instructions that many responses share."""
+    tools = response.tools
+    if not isinstance(tools, SharedTools):
+        return response
+    text = response.instructions
+    if tools.instructions is not None and text is tools.instructions.text:
+        text = None
+    return replace(response, tools=(), instructions=text)
 
 
 class CompactedResponse(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from antiphon.store.base import Store
 from antiphon.store.records import StoredResponse
 from antiphon.support.aging_cache import AgingCache
 from antiphon.wire.items import Item
-from antiphon.wire.response import encodable
+from antiphon.wire.response import encodable, without_shared
 
 _encode = msgspec.json.Encoder().encode
 
@@ -121,11 +121,18 @@ def chain_items(chain: Iterable[StoredResponse]) -> tuple[Item, ...]:
     return tuple(item for stored in chain for item in (*stored.input, *stored.response.output))
 
 
-def chain_bytes(chain: Iterable[StoredResponse]) -> int:
-    """Return the size of responses as JSON, in bytes."""
-    return sum(
-        len(_encode(replace(stored, response=encodable(stored.response)))) for stored in chain
-    )
+def chain_bytes(chain: Iterable[StoredResponse], before: Chain = ()) -> int:
+    """Return the size of responses as JSON, in bytes. Tools and instructions that several of them
+    share, one after another, are counted once, because they are the same objects. ``before``: the
+    responses that the first one continues."""
+    size = 0
+    tools = before[-1].response.tools if before else None
+    for stored in chain:
+        response = stored.response
+        form = without_shared if response.tools is tools else encodable
+        size += len(_encode(replace(stored, response=form(response))))
+        tools = response.tools
+    return size
 
 
 def _extend_chain(chain: LoadedChain, added: Chain) -> LoadedChain:
@@ -142,7 +149,9 @@ def _extend_chain(chain: LoadedChain, added: Chain) -> LoadedChain:
         tokens = PromptTokens(ids=ids, fingerprint=last.fingerprint)
     encoded = chain.encoded or EncodedItems()
     encoded.extend(chain_items(added))
-    return LoadedChain(responses, tokens, chain.bytes + chain_bytes(added), encoded)
+    return LoadedChain(
+        responses, tokens, chain.bytes + chain_bytes(added, chain.responses), encoded
+    )
 
 
 def stored_tokens(chain: Chain) -> PromptTokens | None:

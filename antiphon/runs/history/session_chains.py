@@ -37,7 +37,8 @@ class SessionChains:
         at last this one."""
         *earlier, last = chain
         before = self._sizes.get(earlier[-1].response.id) if earlier else 0
-        size = chain_bytes(chain) if before is None else before + chain_bytes((last,))
+        added = chain if before is None else (last,)
+        size = (before or 0) + chain_bytes(added, chain[: -len(added)])
         self._chains[last.response.id], self._sizes[last.response.id] = chain, size
         self._remove(replaced)
         while not self._hold_memory():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from antiphon.wire.response import Response, encodable
+from antiphon.wire.response import Response, encodable, without_shared
 from antiphon.wire.tools import SharedTools
 
 _encode = msgspec.json.Encoder().encode
@@ -26,7 +26,7 @@ def encode_body(response: Response) -> bytes:
     if isinstance(tools, SharedTools):
         instructions = None if tools.instructions is None else tools.instructions.text
         if response.instructions is instructions and (packed := tools.pack()) is not None:
-            return packed + _encode(replace(response, tools=(), instructions=None))
+            return packed + _encode(without_shared(response))
     return _encode(encodable(response))
 
 

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import PromptTokens
-from antiphon.runs.history.chain_cache import ChainCache, chain_items, stored_tokens
+from antiphon.runs.history.chain_cache import ChainCache, chain_bytes, chain_items, stored_tokens
 from antiphon.store.records import StoredResponse, TurnTokens
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.store_checks.responses import make_response
+from antiphon.wire.tools import Function, SharedTools, Tool
 from tests.runs.scripted_service import create, make_service
 
 
@@ -115,6 +116,23 @@ async def test_cache_size_is_limited() -> None:
         assert chains.size_bytes <= 20_000
     await store.save("t", make_response("next", "0"))
     assert await _responses(chains, "resp_next") == await store.load_chain("t", "resp_next")
+
+
+_SHARED = SharedTools(Function(name=f"tool_{n}", description="x" * 1_000) for n in range(50))
+
+
+@pytest.mark.parametrize(("tools", "times"), [(_SHARED, 1), (tuple(_SHARED), 10)])
+async def test_tools_that_the_turns_share_are_counted_once(
+    tools: tuple[Tool, ...], times: int
+) -> None:
+    store = MemoryStore()
+    chains = ChainCache(store)
+    for n in range(10):
+        stored = make_response(str(n), str(n - 1) if n else None)
+        await store.save("t", replace(stored, response=replace(stored.response, tools=tools)))
+        chain = await chains.get("t", f"resp_{n}")
+    assert chain is not None and times * 50_000 < chain.bytes < times * 60_000 + 20_000
+    assert chain_bytes(chain.responses) == chain.bytes
 
 
 async def test_chains_that_nobody_continues_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
