@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import itertools
 import os
 import platform
 import secrets
@@ -113,7 +114,7 @@ class DiskStates:
         try:
             with source.open("rb") as original, _open_private(unfinished) as file:
                 chunks = iter(lambda: original.read(_CHUNK), b"")
-                self._write(file, (_encode(state),), chunks)
+                self._write(file, itertools.chain((_encode(state),), chunks))
             unfinished.replace(path)
         except BaseException:
             unfinished.unlink(missing_ok=True)
@@ -133,17 +134,14 @@ class DiskStates:
             raise ValueError("the file is incomplete")
         os.utime(path)
 
-    def _write(self, file: BinaryIO, head: Iterable[bytes], body: Iterable[bytes]) -> None:
+    def _write(self, file: BinaryIO, parts: Iterable[bytes]) -> None:
         prefix = os.urandom(8)
         file.write(_PLAIN if self._key is None else _SEALED)
         file.write(prefix)
-        number = 0
-        for parts in (head, body):
-            for part in parts:
-                sealed = self._seal(part, prefix + number.to_bytes(4, "big"))
-                file.write(len(sealed).to_bytes(4, "big"))
-                file.write(sealed)
-                number += 1
+        for number, part in enumerate(parts):
+            sealed = self._seal(part, prefix + number.to_bytes(4, "big"))
+            file.write(len(sealed).to_bytes(4, "big"))
+            file.write(sealed)
 
     def _read(self, file: BinaryIO) -> Iterator[bytes]:
         """Yield the parts of a file: the encoded ``StoredState``, then the state. Raises

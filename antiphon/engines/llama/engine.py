@@ -399,14 +399,23 @@ class LlamaEngine:
             await self._slots.states.persist(state)
 
     def _request(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:
-        request = _request(prompt, sampling, slot)
-        # These samplers punish repetition, but text in a format must repeat itself.
         constraint = sampling.constraint
+        request = {
+            **completion_fields(sampling),
+            "prompt": prompt.ids,
+            "cache_prompt": slot.is_reusable,
+            "id_slot": slot.number,
+            "lora": lora_scales(self._adapters, sampling.adapter),
+            # Otherwise the last event would repeat the prompt.
+            "response_fields": _RESPONSE_FIELDS,
+        }
+        if constraint is not None:
+            request["grammar"] = "%llguidance {}\n" + constraint.lark
+        # These samplers punish repetition, but text in a format must repeat itself.
         if not sampling.is_matched and (constraint is None or constraint.free_text):
             request |= self._samplers
         if prompt.images and self._detokenizer is not None:
             request["prompt"] = self._detokenizer.request_prompt(prompt)
-        request["lora"] = lora_scales(self._adapters, sampling.adapter)
         return request
 
     async def image_tokens(self, image: EncodedImage) -> int:
@@ -495,17 +504,3 @@ def _computed(marks: tuple[int, ...], prompt: Prompt, stream: LlamaStream) -> tu
     if not stream.sampled and not prompt.images:
         return marks[: stream.processed]
     return (*marks, *stream.sampled)
-
-
-def _request(prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:
-    request = {
-        **completion_fields(sampling),
-        "prompt": prompt.ids,
-        "cache_prompt": slot.is_reusable,
-        "id_slot": slot.number,
-        # Otherwise the last event would repeat the prompt.
-        "response_fields": _RESPONSE_FIELDS,
-    }
-    if sampling.constraint is not None:
-        request["grammar"] = "%llguidance {}\n" + sampling.constraint.lark
-    return request

@@ -228,30 +228,25 @@ class Slots:
     async def delete_unneeded(self) -> list[Slot]:
         """Delete the states whose owners were deleted. If a living owner needs the beginning of a
         state, the state is cut, in a slot. Returns these slots."""
-        found = []
+        found: list[Slot | None] = []
         states = self.states.delete_unneeded()
         try:
             with ExitStack() as stack:
                 taken = [each for each in self._idle if not self._contents[each].is_needed]
                 for number in taken:
                     stack.enter_context(self._copying(number))
-                found += [number for number in taken if await self._cut(number)]
+                found += [await self._cut(number) for number in taken]
             for state in states:
                 _, known = self._best_idle(state.ids, state.group)
                 if known < len(state.ids) and self._idle:
                     number = self._least_useful(state.group)
                     await self._restore(state, number)
                     with self._copying(number):
-                        found += [number] * await self._cut(number)
+                        found.append(await self._cut(number))
         finally:
             for state in states:
                 self.states.remove(state)
-        contents = [(number, self._contents[number]) for number in found]
-        return [
-            Slot(number, True, group, claims[0].owner)
-            for number, (group, _, claims) in contents
-            if group is not None and claims
-        ]
+        return [slot for slot in found if slot is not None]
 
     # --- choosing --------------------------------------------------------------------------------
 
@@ -288,7 +283,7 @@ class Slots:
         prefills = [
             each for each in self._prefills.values() if each.group == group and each not in waited
         ]
-        if not prefills or self._copier is None or len(waited) == MAX_WAITS:
+        if not prefills or len(waited) == MAX_WAITS:
             return None
         known = (self._best_idle(prompt, group)[1], self.states.find(prompt, group)[1])
         best, longest = None, max(known) + MIN_WAIT - 1
@@ -386,19 +381,20 @@ class Slots:
                 self.states.remove(state)
         return number
 
-    async def _cut(self, number: int) -> bool:
+    async def _cut(self, number: int) -> Slot | None:
         """Cut the state of a slot that is being copied to the ids that a living owner needs.
-        Returns whether it still contains any."""
+        Returns the slot if it still contains any."""
         group, ids, claims = self._contents[number]
         length = needed(claims)
         length = length if length >= MIN_SHARED else 0
         if group is None or self._copier is None:
-            return False
+            return None
         self._contents[number] = _Contents(None)
         if not await _uncancelled(self._copier.cut(number, ids[:length], group.adapter)):
-            return False
-        self._contents[number] = _Contents(group, ids[:length], merge_claims((), claims, length))
-        return length > 0
+            return None
+        claims = merge_claims((), claims, length)
+        self._contents[number] = _Contents(group, ids[:length], claims)
+        return Slot(number, True, group, claims[0].owner) if length and claims else None
 
     async def _keep(self, number: int) -> KeptState | None:
         """Keep the state of a slot that no generation holds, unless the state is short, is kept
