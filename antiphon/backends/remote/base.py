@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import (
     Awaitable,
     Callable,
-    Collection,
     Container,
     Iterable,
     Iterator,
@@ -52,7 +51,8 @@ from antiphon.wire.items import is_model_call
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Usage
 
-from .context_limit import TokenEndpoint, count_tokens, may_exceed
+from .context_limit import count_tokens, may_exceed
+from .flavours import ServerFlavour
 from .image_conversion import convert_images
 from .offered_call_filter import OfferedCallFilter
 from .turns import ends_for_good, turn_ends
@@ -93,17 +93,15 @@ class StreamParser(Protocol):
 class RemoteBackend(Backend, ABC):
     """``Backend`` for one model on an upstream. ``close`` also closes the ``Upstream``.
 
-    ``model``: name of the model on the upstream. ``body``: additional fields of every request,
-    which override the fields that Antiphon sets. ``template``: arguments for the upstream's chat
-    template.
+    ``model``: name of the model on the upstream. ``flavour``: the features of this kind of server.
+    ``body``: additional fields of every request, which override the fields that Antiphon sets.
+    ``template``: arguments for the upstream's chat template.
     """
 
     #: Path of the endpoint, without the version prefix (``v1``).
     path: ClassVar[str]
     #: Name of the field that contains the conversation.
     items_field: ClassVar[str]
-    #: Image formats that the upstream cannot read, as MIME types.
-    unreadable_formats: Collection[str] = ()
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
     #: Only the upstream knows whether its model accepts images. It rejects images itself.
@@ -113,12 +111,14 @@ class RemoteBackend(Backend, ABC):
         self,
         upstream: Upstream,
         model: str,
+        flavour: ServerFlavour,
         *,
         context_size: int | None = None,
         body: Mapping[str, object] | None = None,
         template: Mapping[str, object] | None = None,
     ) -> None:
         self.upstream = upstream
+        self.flavour = flavour
         self.url = f"{upstream.versioned_url}/{self.path}"
         self.context_size = context_size
         self._model = model
@@ -132,11 +132,13 @@ class RemoteBackend(Backend, ABC):
         Raises ``InvalidRequest``, with the path of the field, if the upstream does not support a
         feature of the request, or if the conversation is certainly too long.
         """
-        conversation = await convert_images(conversation, self.unreadable_formats)
+        conversation = await convert_images(conversation, self.flavour.unreadable_formats)
         prompt_tools = self.visible_tools(conversation, options)
         request = await self._fitting_request(conversation, options, prompt_tools)
         reply = UpstreamReply(self, request, options, prompt_tools)
-        enforces_format, grammars = self.enforces_format(options), self._grammars
+        grammars, enforces_format = self._grammars, self.flavour.enforces_format
+        if options.guide is not None:
+            enforces_format = self.flavour.accepts_guide(options.guide)
         plan = ValidationPlan(
             answer_format=await (trusted_answer_format if enforces_format else answer_format)(
                 options, grammars
@@ -144,11 +146,11 @@ class RemoteBackend(Backend, ABC):
             tool_calls=await compiled_tool_call_rules(
                 prompt_tools,
                 grammars,
-                is_enforced=self.enforces_calls,
+                is_enforced=self.flavour.enforces_calls,
                 accept_strays=options.accept_stray_calls,
             ),
             enforces_format=enforces_format,
-            enforces_calls=self.enforces_calls,
+            enforces_calls=self.flavour.enforces_calls,
             allows_text_with_calls=bool(prompt_tools.tools or options.tools),
             has_stop_strings=bool(options.stop),
         )
@@ -167,11 +169,12 @@ class RemoteBackend(Backend, ABC):
         is certainly too long."""
         encode = partial(self._encode, options=options, prompt_tools=prompt_tools)
         request, size = encode(conversation), self.context_size
-        if size is None or not may_exceed(request.max_tokens, size, self.token_endpoint):
+        endpoint = self.flavour.token_endpoint
+        if size is None or not may_exceed(request.max_tokens, size, endpoint):
             return request
         max_tokens = size - min(options.max_output_tokens or size, size // 4)
         while True:
-            count, exact = await count_tokens(self.upstream, request.body, self.token_endpoint)
+            count, exact = await count_tokens(self.upstream, request.body, endpoint)
             if exact:
                 request = replace(request, input_tokens=count)
             if count < size:
@@ -204,27 +207,11 @@ class RemoteBackend(Backend, ABC):
         """Return the tools that are shown to the model. Raises ``InvalidRequest`` if they are not
         those that the tool choice requires."""
 
-    @abstractmethod
-    def enforces_format(self, options: Options) -> bool:
-        """Return whether the upstream server enforces the answer format that ``options``
-        requests."""
-
     @property
-    @abstractmethod
-    def enforces_calls(self) -> bool:
-        """Whether the upstream enforces ``tool_choice`` and the strict schemas of tools."""
-
-    @property
-    def token_endpoint(self) -> TokenEndpoint | None:
-        """Which kind of endpoint the upstream has for counting tokens. None if the upstream has no
-        such endpoint."""
-        return None
-
-    @property
-    @abstractmethod
     def separates_caches(self) -> bool:
         """Whether the upstream uses a salt in the request to separate the prefix caches of
         tenants."""
+        return "cache_salt" in self.flavour.option_fields
 
     def encode_request(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools

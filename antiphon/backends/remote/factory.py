@@ -21,9 +21,10 @@ from antiphon.upstream.client import Upstream
 from antiphon.upstream.endpoint import connecting, first_model_id, list_models, model_owner
 
 from .chat_completions import servers as chat_servers
+from .flavours import ServerFlavour
 from .responses import servers as responses_servers
 
-_Flavour = TypeVar("_Flavour", chat_servers.ChatFlavour, responses_servers.ResponsesFlavour)
+_Flavour = TypeVar("_Flavour", bound=ServerFlavour)
 
 
 async def create_chat_backend(

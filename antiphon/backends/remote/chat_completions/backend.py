@@ -19,7 +19,6 @@ from antiphon.backends.remote.base import (
     check_server_options,
     unsupported_error,
 )
-from antiphon.backends.remote.context_limit import TokenEndpoint
 from antiphon.dialects.base import Parser
 from antiphon.dialects.instructions import format_instructions, json_format_instructions
 from antiphon.dialects.tools import PromptTool, PromptTools, collect_tools
@@ -60,6 +59,7 @@ class ChatCompletionsBackend(RemoteBackend):
 
     path = "chat/completions"
     items_field = "messages"
+    flavour: ChatFlavour
 
     def __init__(
         self,
@@ -73,23 +73,14 @@ class ChatCompletionsBackend(RemoteBackend):
         reasoning_parser: Callable[[], Parser] | None = None,
         adapters: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(upstream, model, context_size=context_size, body=body, template=template)
-        self.flavour = flavour
-        self.unreadable_formats = flavour.unreadable_formats
+        super().__init__(
+            upstream, model, flavour, context_size=context_size, body=body, template=template
+        )
         self._reasoning_parser = reasoning_parser
         self._adapters = adapters or {}
 
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
         return collect_tools(options, conversation.items)
-
-    @property
-    def enforces_calls(self) -> bool:
-        return self.flavour.enforces_calls
-
-    def enforces_format(self, options: Options) -> bool:
-        if options.guide is not None:
-            return options.guide.syntax in self.flavour.grammar_fields
-        return self.flavour.schema_support == "enforces"
 
     def encode_items(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
@@ -115,11 +106,11 @@ class ChatCompletionsBackend(RemoteBackend):
 
     def added_instructions(self, options: Options) -> Sequence[str]:
         flavour = self.flavour
-        if options.guide is not None and options.guide.syntax in flavour.grammar_fields:
+        if flavour.accepts_guide(options.guide):
             options = replace(options, guide=None)
         if flavour.has_developer_role:
             options = replace(options, text=replace(options.text, verbosity=UNSET))
-        form = [] if flavour.schema_support == "enforces" else json_format_instructions(options)
+        form = [] if flavour.enforces_format else json_format_instructions(options)
         return form + format_instructions(options)
 
     def shared_fields(self, options: Options, prompt_tools: PromptTools) -> JsonObject:
@@ -143,14 +134,6 @@ class ChatCompletionsBackend(RemoteBackend):
         if template:
             body["chat_template_kwargs"] = template
         return body
-
-    @property
-    def token_endpoint(self) -> TokenEndpoint | None:
-        return self.flavour.token_endpoint
-
-    @property
-    def separates_caches(self) -> bool:
-        return "cache_salt" in self.flavour.option_fields
 
     def _for_server(self, options: Options) -> Options:
         """Return a copy of the options for the upstream. In the copy, the LoRA adapter has its name
@@ -245,13 +228,12 @@ def _tool_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
 
 
 def _response_format(options: Options, flavour: ChatFlavour) -> JsonObject:
-    if (guide := options.guide) is not None and guide.syntax in flavour.grammar_fields:
-        *outer, field = flavour.grammar_fields[guide.syntax]
-        return {outer[0]: {field: guide.definition}} if outer else {field: guide.definition}
+    if (guide := options.guide) is not None and flavour.accepts_guide(guide):
+        return flavour.guide_fields(guide)
     match options.text.format:
         case JsonObjectFormat():
             return {"response_format": {"type": "json_object"}}
-        case JsonSchemaFormat() if flavour.schema_support == "json_only":
+        case JsonSchemaFormat() if not flavour.accepts_schemas:
             return {"response_format": {"type": "json_object"}}
         case JsonSchemaFormat() as form:
             schema = {"name": form.name, "schema": form.schema, "strict": form.strict}

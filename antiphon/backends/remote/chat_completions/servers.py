@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from msgspec import Struct
-
-from antiphon.backends.remote.context_limit import TokenEndpoint
+from antiphon.backends.remote.flavours import VLLM_GRAMMARS, ServerFlavour
 from antiphon.engines.llama.images import UNSUPPORTED_FORMATS
 
 #: Option → field of the body, for the options of OpenAI's API.
@@ -25,16 +23,9 @@ STANDARD: Mapping[str, str] = {
 }
 
 
-class ChatFlavour(Struct, frozen=True, kw_only=True):
-    """One kind of upstream server, such as vLLM: the request fields and features that it supports.
+class ChatFlavour(ServerFlavour, frozen=True, kw_only=True):
+    """One kind of upstream server, with its Chat Completions API."""
 
-    Antiphon recognizes a server of this kind by its host name or by its list of models: ``hosts``
-    contains the host name, or ``owners`` contains the field ``owned_by`` of the first model in the
-    list.
-    """
-
-    #: Option → field of the body, for options beyond the standard.
-    option_fields: Mapping[str, str] = {}
     #: A standard option that the server silently ignores.
     ignored_option: str | None = None
     #: The server serves higher priorities first. In Antiphon's API, lower values come first.
@@ -45,13 +36,9 @@ class ChatFlavour(Struct, frozen=True, kw_only=True):
     reasoning_fields: tuple[str, ...] = ("reasoning_content",)
     #: The field that sets the reasoning effort.
     effort_style: Literal["reasoning_effort", "reasoning", "thinking"] = "reasoning_effort"
-    #: How the server treats a JSON schema: it enforces the schema, it accepts the schema without a
-    #: guarantee, or it supports only the format ``json_object``.
-    schema_support: Literal["enforces", "accepts", "json_only"] = "accepts"
-    #: The server enforces ``tool_choice`` and the strict schemas of tools.
-    enforces_calls: bool = False
-    #: The server accepts ``chat_template_kwargs``.
-    accepts_template_kwargs: bool = False
+    #: The server accepts a JSON schema, perhaps without a guarantee. Other servers support only the
+    #: format ``json_object``.
+    accepts_schemas: bool = True
     #: The server supports the role ``developer`` and the newer fields of OpenAI's API.
     has_developer_role: bool = False
     #: The server accepts ``vllm_xargs``.
@@ -62,14 +49,6 @@ class ChatFlavour(Struct, frozen=True, kw_only=True):
     #: The server's usage includes the number of reasoning tokens, if the server sends reasoning in
     #: a separate field.
     counts_reasoning: bool = True
-    #: Image formats that the server cannot read, as MIME types.
-    unreadable_formats: frozenset[str] = frozenset()
-    #: Syntax of a grammar → the path of the grammar's field in the body.
-    grammar_fields: Mapping[str, tuple[str, ...]] = {}
-    #: The kind of the server's endpoint that counts tokens.
-    token_endpoint: TokenEndpoint | None = None
-    owners: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
 
 
 _CONTINUOUS: Mapping[str, Any] = {
@@ -87,7 +66,7 @@ _LOCAL: Mapping[str, str] = {
 FLAVOURS: Mapping[str, ChatFlavour] = {
     "plain": ChatFlavour(),
     "openai": ChatFlavour(
-        schema_support="enforces",
+        enforces_format=True,
         enforces_calls=True,
         max_tokens_field="max_completion_tokens",
         reasoning_fields=(),
@@ -96,7 +75,7 @@ FLAVOURS: Mapping[str, ChatFlavour] = {
         hosts=("api.openai.com",),
     ),
     "vllm": ChatFlavour(
-        schema_support="enforces",
+        enforces_format=True,
         option_fields={
             **_LOCAL,
             "priority": "priority",
@@ -108,19 +87,14 @@ FLAVOURS: Mapping[str, ChatFlavour] = {
         },
         accepts_vllm_xargs=True,
         token_count_options=_CONTINUOUS,
-        grammar_fields={
-            "regex": ("structured_outputs", "regex"),
-            "lark": ("structured_outputs", "grammar"),
-            "ebnf": ("structured_outputs", "grammar"),
-            "structural_tag": ("structured_outputs", "structural_tag"),
-        },
+        grammar_fields=VLLM_GRAMMARS,
         reasoning_fields=("reasoning", "reasoning_content"),
         accepts_template_kwargs=True,
         token_endpoint="vllm",
         owners=("vllm",),
     ),
     "sglang": ChatFlavour(
-        schema_support="enforces",
+        enforces_format=True,
         option_fields={
             **_LOCAL,
             "priority": "priority",
@@ -136,7 +110,7 @@ FLAVOURS: Mapping[str, ChatFlavour] = {
         owners=("sglang",),
     ),
     "llama-server": ChatFlavour(
-        schema_support="enforces",
+        enforces_format=True,
         option_fields={**_LOCAL, "repetition_penalty": "repeat_penalty"},
         grammar_fields={"ebnf": ("grammar",)},
         token_count_options={"timings_per_token": True},
@@ -147,10 +121,10 @@ FLAVOURS: Mapping[str, ChatFlavour] = {
         owners=("llamacpp",),
     ),
     "ollama": ChatFlavour(
-        schema_support="enforces", reasoning_fields=("reasoning",), owners=("library",)
+        enforces_format=True, reasoning_fields=("reasoning",), owners=("library",)
     ),
     "lmstudio": ChatFlavour(
-        schema_support="enforces",
+        enforces_format=True,
         option_fields={"top_k": "top_k", "repetition_penalty": "repeat_penalty"},
         owners=("organization_owner",),
     ),
@@ -165,13 +139,13 @@ FLAVOURS: Mapping[str, ChatFlavour] = {
         hosts=("openrouter.ai",),
     ),
     "deepseek": ChatFlavour(
-        schema_support="json_only",
+        accepts_schemas=False,
         effort_style="thinking",
         owners=("deepseek",),
         hosts=("api.deepseek.com",),
     ),
     "zai": ChatFlavour(
-        schema_support="json_only",
+        accepts_schemas=False,
         effort_style="thinking",
         owners=("z-ai",),
         hosts=("api.z.ai", "open.bigmodel.cn"),

@@ -22,7 +22,6 @@ from antiphon.backends.remote.base import (
     check_server_options,
     unsupported_error,
 )
-from antiphon.backends.remote.context_limit import TokenEndpoint
 from antiphon.dialects.async_calls import shown_items, shown_tool
 from antiphon.dialects.instructions import format_instructions, json_format_instructions
 from antiphon.dialects.json_stream import dump
@@ -61,6 +60,7 @@ class ResponsesBackend(RemoteBackend):
 
     path = "responses"
     items_field = "input"
+    flavour: ResponsesFlavour
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class ResponsesBackend(RemoteBackend):
         template: Mapping[str, object] | None = None,
         hosted_tools: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(upstream, model, context_size=context_size, body=body, template=template)
-        self.flavour = flavour
-        self.unreadable_formats = flavour.unreadable_formats
+        super().__init__(
+            upstream, model, flavour, context_size=context_size, body=body, template=template
+        )
         self.capabilities = BackendCapabilities(
             images=True,
             audio_video=True,
@@ -90,23 +90,6 @@ class ResponsesBackend(RemoteBackend):
             options = replace(options, tool_choice=ToolChoice())
         return collect_tools(options, conversation.items)
 
-    @property
-    def enforces_calls(self) -> bool:
-        return self.flavour.native_tools
-
-    def enforces_format(self, options: Options) -> bool:
-        if options.guide is not None:
-            return options.guide.syntax in self.flavour.grammar_fields
-        return self.flavour.enforces_format
-
-    @property
-    def token_endpoint(self) -> TokenEndpoint | None:
-        return self.flavour.token_endpoint
-
-    @property
-    def separates_caches(self) -> bool:
-        return "cache_salt" in self.flavour.option_fields
-
     def own_fields(self, conversation: Conversation, options: Options) -> JsonObject:
         text = conversation.instructions
         fields = {
@@ -119,7 +102,7 @@ class ResponsesBackend(RemoteBackend):
     def added_instructions(self, options: Options) -> Sequence[str]:
         flavour = self.flavour
         form = [] if flavour.enforces_format else json_format_instructions(options)
-        if options.guide is not None and options.guide.syntax in flavour.grammar_fields:
+        if flavour.accepts_guide(options.guide):
             options = replace(options, guide=None)
         if flavour.native_tools:
             options = replace(options, tools=())
@@ -138,8 +121,8 @@ class ResponsesBackend(RemoteBackend):
             value = getattr(options, option)
             if value not in (None, (), {}) and value is not False:
                 body[field] = value
-        if (guide := options.guide) is not None and guide.syntax in flavour.grammar_fields:
-            body["structured_outputs"] = {flavour.grammar_fields[guide.syntax]: guide.definition}
+        if (guide := options.guide) is not None and flavour.accepts_guide(guide):
+            body |= flavour.guide_fields(guide)
         if options.reasoning is not None and (reasoning := _set_fields(options.reasoning)):
             body["reasoning"] = reasoning
         if text := _set_fields(options.text):

@@ -8,40 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Struct
-
-from antiphon.backends.remote.context_limit import TokenEndpoint
+from antiphon.backends.remote.flavours import VLLM_GRAMMARS, ServerFlavour
 from antiphon.engines.llama.images import UNSUPPORTED_FORMATS
 
 
-class ResponsesFlavour(Struct, frozen=True, kw_only=True):
-    """One kind of upstream server, such as vLLM: the request fields and features that its Responses
-    API supports.
+class ResponsesFlavour(ServerFlavour, frozen=True, kw_only=True):
+    """One kind of upstream server, with its Responses API."""
 
-    Antiphon recognizes a server of this kind by its host name or by its list of models: ``hosts``
-    contains the host name, or ``owners`` contains the field ``owned_by`` of the first model in the
-    list.
-    """
-
-    #: Option → field of the body, for options beyond the standard.
-    option_fields: Mapping[str, str] = {}
-    #: The server supports custom tools and namespaces, and enforces ``tool_choice`` and strict
-    #: schemas. For other servers, all tools are sent as functions.
+    #: The server supports custom tools and namespaces. For other servers, all tools are sent as
+    #: functions.
     native_tools: bool = False
     #: The server sends encrypted reasoning, and accepts only encrypted reasoning.
     encrypts_reasoning: bool = False
-    #: The server enforces ``text.format``.
-    enforces_format: bool = False
-    #: Syntax of a grammar → its name in ``structured_outputs``.
-    grammar_fields: Mapping[str, str] = {}
-    #: Image formats that the server cannot read, as MIME types.
-    unreadable_formats: frozenset[str] = frozenset()
-    #: The server accepts ``chat_template_kwargs``.
-    accepts_template_kwargs: bool = False
-    #: The kind of the server's endpoint that counts tokens.
-    token_endpoint: TokenEndpoint | None = None
-    owners: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
 
 
 _VLLM: Mapping[str, str] = {
@@ -55,12 +33,6 @@ _VLLM: Mapping[str, str] = {
     "cache_salt": "cache_salt",
     "adapter": "model",
 }
-_GUIDES: Mapping[str, str] = {
-    "regex": "regex",
-    "lark": "grammar",
-    "ebnf": "grammar",
-    "structural_tag": "structural_tag",
-}
 
 #: Sources: the servers' own request models and documentation, November 2026.
 FLAVOURS: Mapping[str, ResponsesFlavour] = {
@@ -68,6 +40,7 @@ FLAVOURS: Mapping[str, ResponsesFlavour] = {
     "openai": ResponsesFlavour(
         enforces_format=True,
         native_tools=True,
+        enforces_calls=True,
         encrypts_reasoning=True,
         owners=("system", "openai", "openai-internal"),
         hosts=("api.openai.com",),
@@ -84,7 +57,8 @@ FLAVOURS: Mapping[str, ResponsesFlavour] = {
             "thinking_budget": "thinking_token_budget",
         },
         native_tools=True,
-        grammar_fields=_GUIDES,
+        enforces_calls=True,
+        grammar_fields=VLLM_GRAMMARS,
         accepts_template_kwargs=True,
         token_endpoint="antiphon",
         owners=("antiphon",),
@@ -92,7 +66,7 @@ FLAVOURS: Mapping[str, ResponsesFlavour] = {
     "vllm": ResponsesFlavour(
         enforces_format=True,
         option_fields=_VLLM,
-        grammar_fields=_GUIDES,
+        grammar_fields=VLLM_GRAMMARS,
         token_endpoint="vllm",
         owners=("vllm",),
     ),
