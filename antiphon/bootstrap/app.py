@@ -44,7 +44,7 @@ from antiphon.support.log import Log
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tracing.base import Tracer
-from antiphon.wire.admin.settings import SettingEntry, SettingList
+from antiphon.wire.admin.server_info import SettingEntry, SettingList
 from antiphon.wire.object_ids import IdMaker
 from antiphon.workers.context import WorkerContext
 from antiphon.workers.start_report import Capability

@@ -29,7 +29,7 @@ from antiphon.limits.quotas import TenantQuotas
 from antiphon.resources.file_storage.files import Files
 from antiphon.resources.skills import Skills
 from antiphon.sandbox.base import Sandbox
-from antiphon.sandbox.egress.dialer import Dialer
+from antiphon.sandbox.egress.proxy import Dialer
 from antiphon.store.base import Store
 from antiphon.store.containers import ContainerDirectory
 from antiphon.store.upkeep.clock import Clock

@@ -11,8 +11,7 @@ from antiphon.http.metrics import Metrics
 from antiphon.support.log import Log
 from antiphon.support.logs import LogLevel, open_log
 from antiphon.support.loop_watchdog import LoopWatchdog
-from antiphon.tracing.base import Tracer
-from antiphon.tracing.metrics import MetricsExporter
+from antiphon.tracing.base import MetricsExporter, Tracer
 from antiphon.workers.context import WorkerContext
 
 
@@ -59,6 +58,6 @@ def open_server_tracer(settings: Settings) -> Tracer:
 def _metrics_exporter(settings: Settings) -> MetricsExporter:
     if settings.metrics_export == "off":
         return MetricsExporter()
-    from antiphon.tracing.opentelemetry_metrics import open_exporter
+    from antiphon.tracing.opentelemetry import open_exporter
 
     return open_exporter(settings.otlp_endpoint)

@@ -83,7 +83,7 @@ from antiphon.stream.writer import Ids
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.log import Log
 from antiphon.tracing.base import Tracer
-from antiphon.wire.admin.settings import SettingList
+from antiphon.wire.admin.server_info import SettingList
 from antiphon.wire.object_ids import STORED_CHAT_ID
 
 from .endpoint_context import EndpointDependencies, create_run

@@ -18,7 +18,7 @@ from prometheus_client.exposition import choose_encoder
 
 from antiphon.limits.admission import Admission
 from antiphon.runs.usage_counter import TOOL_KINDS, UsageRecord
-from antiphon.tracing.metrics import MetricsExporter
+from antiphon.tracing.base import MetricsExporter
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.response import Response, Usage
 

@@ -22,8 +22,7 @@ from antiphon.backends.reading import EmbeddingBackend, TranscriptionBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.embeddings.hosted import EmbedderDescription, HostedEmbedder
-from antiphon.engines.hosted.description import EngineDescription
-from antiphon.engines.hosted.engine import hosted_engine
+from antiphon.engines.hosted.engine import EngineDescription, hosted_engine
 from antiphon.errors import AntiphonError, EngineLost
 from antiphon.inference.sampling import SessionSignal
 from antiphon.ipc.blocking_client import BlockingClient

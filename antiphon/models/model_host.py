@@ -17,7 +17,7 @@ from antiphon.backends.reading import EmbeddingBackend, TranscriptionBackend
 from antiphon.embeddings.base import Embedder, Role
 from antiphon.embeddings.hosted import EmbedderDescription, PackedEmbeddings
 from antiphon.engines.base import Engine, ImageMeasurer, Sampling
-from antiphon.engines.hosted.description import EngineDescription, describe_engine
+from antiphon.engines.hosted.engine import EngineDescription, describe_engine
 from antiphon.errors import SetupError
 from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, Prompt

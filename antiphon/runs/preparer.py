@@ -65,7 +65,7 @@ from antiphon.runs.tool_loop.toolsets import check_access, declared_toolsets, wi
 from antiphon.runs.tool_loop.turn import ToolCall
 from antiphon.tools.base import AnyToolProvider, ResponseContext
 from antiphon.tracing.base import TraceHeaders
-from antiphon.wire.admin.tool_list import ToolEntry
+from antiphon.wire.admin.server_info import ToolEntry
 from antiphon.wire.items import (
     CustomToolCallOutput,
     FunctionCallOutput,

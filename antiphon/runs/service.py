@@ -72,7 +72,7 @@ from antiphon.store.upkeep.health import StoreHealth
 from antiphon.stream.writer import Ids
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.webhooks.deliver import WebhookSender
-from antiphon.wire.admin.tool_list import ToolEntry
+from antiphon.wire.admin.server_info import ToolEntry
 from antiphon.wire.cursors import PageParams, page_of
 from antiphon.wire.items import InputFile, Item
 from antiphon.wire.pagination import Page

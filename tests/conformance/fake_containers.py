@@ -12,7 +12,7 @@ from antiphon.ipc.calls import Calls, NoCalls
 from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.resources.skills import Skills
 from antiphon.sandbox.base import ExecutionResult
-from antiphon.sandbox.egress.dialer import Dialer
+from antiphon.sandbox.egress.proxy import Dialer
 from antiphon.store.containers import ContainerDirectory
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox

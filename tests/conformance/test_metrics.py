@@ -15,7 +15,7 @@ from antiphon.errors import BackendError, SetupError
 from antiphon.http.metrics import Metrics
 from antiphon.store.usage import UsageKind, UsageRecord
 from antiphon.stream.deltas import Open, Text
-from antiphon.tracing.opentelemetry_metrics import OtelMetrics, open_exporter
+from antiphon.tracing.opentelemetry import OtelMetrics, open_exporter
 from antiphon.wire.items import Message
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server, engine

@@ -25,8 +25,7 @@ from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities, Sampling
-from antiphon.engines.hosted.description import EngineDescription
-from antiphon.engines.hosted.engine import HostedEngine, hosted_engine
+from antiphon.engines.hosted.engine import EngineDescription, HostedEngine, hosted_engine
 from antiphon.errors import BackendError, EngineLost, InvalidRequest, NotFound, SetupError
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.inference.sampling import Session

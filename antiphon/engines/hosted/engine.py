@@ -6,22 +6,22 @@ The other process gets the token ids of a prompt and generates the next tokens.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from array import array
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.base import Capabilities, Engine, ImageMeasurer, Sampling
 from antiphon.errors import BackendError
 from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt
 from antiphon.ipc.blocking_client import BlockingClient
 from antiphon.ipc.client import CallClient
-
-from .description import EngineDescription
 
 
 class HostedTokenizer:
@@ -118,3 +118,45 @@ def unpack_ids(packed: bytes) -> array[int]:
     if sys.byteorder == "big":
         ids.byteswap()
     return ids
+
+
+class EngineCapabilities(Capabilities, frozen=True, kw_only=True):
+    """The capabilities of an engine, in the form in which they are sent to another process.
+    ``grammars`` is always None, because a function cannot be sent."""
+
+    grammars: None = None
+
+
+class EngineDescription(Struct, frozen=True, kw_only=True):
+    """The constant properties of one engine.
+
+    ``checks_grammars``: whether ``Capabilities.grammars`` of the engine is a function. If so,
+    ``HostedEngine`` calls this function in the engine's process. ``measures_images``: whether the
+    engine implements ``ImageMeasurer``. ``special``: text of a control token → its id. ``end_ids``:
+    ids of the tokens that end an output. ``pieces``: the bytes of each token, in the order of the
+    ids.
+    """
+
+    card: ModelCard
+    capabilities: EngineCapabilities
+    checks_grammars: bool
+    measures_images: bool
+    special: dict[str, int]
+    end_ids: frozenset[int]
+    pieces: tuple[bytes, ...]
+
+
+async def describe_engine(engine: Engine) -> EngineDescription:
+    """Read the constant properties of an engine, and return them as one object."""
+    capabilities = engine.capabilities
+    known = {name: getattr(capabilities, name) for name in Capabilities.__struct_fields__}
+    tokenizer = engine.tokenizer
+    return EngineDescription(
+        card=engine.card,
+        capabilities=EngineCapabilities(**{**known, "grammars": None}),
+        checks_grammars=capabilities.grammars is not None,
+        measures_images=isinstance(engine, ImageMeasurer),
+        special=dict(tokenizer.special),
+        end_ids=tokenizer.end_ids,
+        pieces=await asyncio.to_thread(lambda: tuple(map(tokenizer.piece, range(tokenizer.size)))),
+    )

@@ -7,16 +7,18 @@ constant time.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import lru_cache, partial
+from types import TracebackType
 from typing import Literal
 
 from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.errors import Forbidden, InvalidRequest, Unauthorized
+from antiphon.errors import Forbidden, InvalidRequest, RunError, Unauthorized
 from antiphon.http.openapi.operation import Permission
 from antiphon.limits.charges import ClientCharges
 from antiphon.limits.clients import Role
@@ -29,7 +31,6 @@ from antiphon.security.ssrf import is_ip_address, is_loopback
 from antiphon.support.fair_threads import current_tenant
 from antiphon.wire.admin.client_limits import ClientLimits
 
-from .open_requests import OpenRequest
 from .request_context import RequestContext, header, request_context, route_path
 from .session_cookie import reject_other_origins, session_cookie
 
@@ -330,3 +331,52 @@ def is_local(scope: Scope) -> bool:
     return _is_loopback(scope) and not any(
         _PROXY_HEADER.match(name) for name, _ in scope["headers"]
     )
+
+
+class OpenRequest:
+    """Context manager around the handling of a request, which it cancels when the client has lost
+    its access. The error is then raised. The runs of the request are stopped before, so that
+    its client learns the reason."""
+
+    __slots__ = ("_cancelling", "_context", "_failure", "_is_warned", "_task", "_watch")
+
+    def __init__(self, watch: AccessWatch, context: RequestContext) -> None:
+        self._watch = watch
+        self._context = context
+        self._is_warned = False
+        self._failure: RunError | None = None
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._watch.enter(self)
+
+    async def check_access(self) -> None:
+        """Raise ``Unauthorized`` if the client has lost its access."""
+        await self._context.check_access()
+
+    def fail(self, error: RunError) -> None:
+        """Stop the runs of the request, and at the second call cancel it."""
+        if not self._is_warned:
+            for run in self._context.runs:
+                run.fail(error)
+        elif self._failure is None:
+            self._failure = error
+            self._task.cancel()
+        self._is_warned = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._watch.open.discard(self)
+        if (
+            self._failure is not None
+            and self._task.uncancel() <= self._cancelling
+            and kind is asyncio.CancelledError
+        ):
+            raise self._failure from None

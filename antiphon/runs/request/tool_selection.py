@@ -17,7 +17,7 @@ from antiphon.tools.allowed_callers import callable_by_model, callable_by_progra
 from antiphon.tools.base import AnyToolProvider, AvailabilityReporter, ToolFunction
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.wire import tools as tl
-from antiphon.wire.admin.tool_list import ToolEntry
+from antiphon.wire.admin.server_info import ToolEntry
 from antiphon.wire.items import Item
 from antiphon.wire.parsing.tools import TOOL_TYPE_SPELLINGS
 from antiphon.wire.request import CreateResponse

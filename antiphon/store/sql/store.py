@@ -37,12 +37,10 @@ from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
 
-from .audit import SqlAudit
 from .executor import Executor, Tx, first, index_key
 from .files import SqlFiles
-from .journal import SqlJournal
+from .logs import SqlAudit, SqlJournal, SqlUsage
 from .runs import SqlRuns
-from .usage import SqlUsage
 from .values import SqlValues
 
 #: A function that stores a response within a transaction.

@@ -31,15 +31,13 @@ from antiphon.store.records import (
 from antiphon.store.skills import SkillStore
 from antiphon.store.sql.row_mapping import item_kind
 from antiphon.store.usage import UsageRecord
+from antiphon.testing.memory_store.logs import MemoryAudit, MemoryJournal, MemoryUsage
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary, summarize
 
-from .audit import MemoryAudit
 from .files import MemoryFiles
-from .journal import MemoryJournal
 from .runs import MemoryRuns
-from .usage import MemoryUsage
 from .values import MemoryValues
 from .vectors import MemoryVectorIndex
 

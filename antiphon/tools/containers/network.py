@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from antiphon.sandbox.egress.authority import BoxAuthority
 from antiphon.sandbox.egress.policy import BoxSecret, EgressPolicy
-from antiphon.sandbox.egress.proxy import EgressProxy, ServerDialer
+from antiphon.sandbox.egress.proxy import Dialer, EgressProxy
 from antiphon.wire.resources.containers import NetworkPolicy
 
 #: Makes the proxy of a container from its network policy. Blocks the thread for a few milliseconds.
@@ -22,7 +22,7 @@ OpenEgress: TypeAlias = Callable[[NetworkPolicy], EgressProxy]
 def open_egress(
     policy: NetworkPolicy,
     *,
-    dialer: ServerDialer,
+    dialer: Dialer,
     clock: Callable[[], float],
     ids: Callable[[str], str],
 ) -> EgressProxy:

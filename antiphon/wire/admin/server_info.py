@@ -1,11 +1,13 @@
-"""The JSON of the endpoints that inform about the server and its tokenizers. Most of it has vLLM's
-fields."""
+"""The JSON of the endpoints that inform about the server: its health, its tokenizers, which mostly
+have vLLM's fields, its settings and its tools."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
+
+from antiphon.wire.tools import HostedTool
 
 #: Why a server does not accept new requests. ``store``: its store cannot be written for a reason
 #: that has no name of its own.
@@ -65,3 +67,46 @@ class ServerLoad(Struct, frozen=True, kw_only=True):
     """The number of requests that run or wait."""
 
     server_load: int
+
+
+class SettingEntry(Struct, frozen=True, kw_only=True):
+    """One setting.
+
+    ``value``: the value as in a settings file, with secrets hidden. It is null if the setting has
+    no value. ``origin``: the file, the environment variable or the flag that sets the value;
+    ``default`` for a default value; ``program`` if code has set the value.
+    """
+
+    name: str
+    value: str | None
+    origin: str
+    group: str
+    help: str
+
+
+class SettingList(Struct, frozen=True, kw_only=True):
+    """The answer of ``GET /antiphon/settings``: all settings of the server, in the order in which
+    the documentation lists them."""
+
+    object: Literal["list"] = "list"
+    data: tuple[SettingEntry, ...]
+
+
+class ToolEntry(Struct, frozen=True, kw_only=True):
+    """A type of tool that requests can use.
+
+    ``reason``: why the server cannot run the tool now, and what to do. It is null if the server can
+    run it. ``server_labels``: for ``mcp``, the MCP servers that the operator has configured.
+    """
+
+    type: HostedTool
+    available: bool
+    reason: str | None = None
+    server_labels: tuple[str, ...] | UnsetType = UNSET
+
+
+class ToolList(Struct, frozen=True, kw_only=True):
+    """The tools that this server runs or could run."""
+
+    object: Literal["list"] = "list"
+    data: tuple[ToolEntry, ...]

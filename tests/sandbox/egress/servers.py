@@ -12,9 +12,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from antiphon.sandbox.egress.authority import BoxAuthority
-from antiphon.sandbox.egress.dialer import Dialer
 from antiphon.sandbox.egress.policy import BoxSecret, EgressPolicy
-from antiphon.sandbox.egress.proxy import EgressProxy
+from antiphon.sandbox.egress.proxy import Dialer, EgressProxy
 from antiphon.security.ssrf import parse_network
 
 LOOPBACK = parse_network("127.0.0.0/8", "test")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.sandbox.egress.dialer import Dialer
+from antiphon.sandbox.egress.proxy import Dialer
 from antiphon.sandbox.egress.requests import InvalidProxyRequest, read_body, read_request
 from tests.sandbox.egress.servers import SECRET, World, world
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from antiphon.http.openapi.operation import Permission, operation
-from antiphon.wire.admin.settings import SettingList
+from antiphon.wire.admin.server_info import SettingList
 
 _ALLOWED = Permission(("operator", "auditor"), "see the settings")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from antiphon.http.openapi.operation import operation
-from antiphon.wire.admin.tool_list import ToolList
+from antiphon.wire.admin.server_info import ToolList
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service

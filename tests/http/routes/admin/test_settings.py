@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.http.middleware.auth import AuthConfig
 from antiphon.limits.key_ring import AuthKey
-from antiphon.wire.admin.settings import SettingEntry, SettingList
+from antiphon.wire.admin.server_info import SettingEntry, SettingList
 
 PORT = SettingEntry(name="port", value="9000", origin="--port", group="Server", help="Port.")
 SETTINGS = SettingList(data=(PORT,))

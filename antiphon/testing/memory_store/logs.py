@@ -1,12 +1,15 @@
-"""The in-memory usage log, which records what each request used. It is the reference implementation
-of ``UsageLog``."""
+"""The usage log, the audit log and the journal in memory. They are the reference implementations of
+``UsageLog``, ``AuditLog`` and ``Journal``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
 
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
+from antiphon.store.audit import AuditLog, AuditQuery, AuditRecord
+from antiphon.store.journal import Journal, JournalEntry
 from antiphon.store.usage import (
     Rollup,
     UsageLog,
@@ -129,3 +132,105 @@ def _totals(
         model=model,
         **dict(zip(names, sums, strict=True)),
     )
+
+
+class MemoryAudit(AuditLog):
+    """Implements ``AuditLog`` with a list. ``check``: a function that the methods call first. It
+    raises ``StoreError`` if the store is closed."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._records: list[AuditRecord] = []
+
+    async def add(self, record: AuditRecord) -> None:
+        self._check()
+        self._records.append(record)
+
+    async def list(self, query: AuditQuery) -> tuple[AuditRecord, ...] | None:
+        self._check()
+        records = self._records[::-1] if query.newest_first else self._records
+        if query.after is not None:
+            ids = [record.id for record in records]
+            if query.after not in ids:
+                return None
+            records = records[ids.index(query.after) + 1 :]
+        found = (record for record in records if _matches(record, query))
+        return tuple(islice(found, query.limit))
+
+    def expire(self, before: float) -> None:
+        """Delete the records that are older than ``before``, in unix seconds."""
+        self._records = [record for record in self._records if record.at >= before]
+
+
+def _matches(record: AuditRecord, query: AuditQuery) -> bool:
+    wanted_and_found = (
+        (query.type, record.type),
+        (query.actor, record.actor),
+        (query.target, record.target),
+    )
+    return (
+        all(wanted in (None, found) for wanted, found in wanted_and_found)
+        and (query.start is None or record.at >= query.start)
+        and (query.end is None or record.at < query.end)
+    )
+
+
+_EntryKey = tuple[str, str]
+
+
+class MemoryJournal(Journal):
+    """Implements ``Journal`` with a dictionary. ``check``: a function that the methods call first.
+    It raises an error if the store is closed. ``is_active``: whether a key is the tenant and the id
+    of a background run that has not ended."""
+
+    def __init__(self, check: Callable[[], None], is_active: Callable[[_EntryKey], bool]) -> None:
+        self._check = check
+        self._is_active = is_active
+        #: By tenant and key: the entry, and the time when it was begun.
+        self._entries: dict[_EntryKey, tuple[JournalEntry, int]] = {}
+
+    async def begin(
+        self, tenant: str, entries: Sequence[JournalEntry], now: int
+    ) -> tuple[JournalEntry | None, ...]:
+        self._check()
+        for each in entries:
+            if each.is_approval or self._is_active((tenant, each.response_id)):
+                self._entries.setdefault((tenant, each.key), (each, now))
+        return tuple(self._find(tenant, each.key) for each in entries)
+
+    async def settle(self, tenant: str, key: str, old: bytes | None, new: bytes | None) -> bool:
+        self._check()
+        entry, begun_at = self._entries.get((tenant, key), (None, 0))
+        if entry is None or entry.result not in (old, new):
+            return False
+        self._entries[tenant, key] = (replace(entry, result=new), begun_at)
+        return True
+
+    async def find(self, tenant: str, keys: Collection[str]) -> tuple[JournalEntry, ...]:
+        self._check()
+        found = (self._find(tenant, key) for key in keys)
+        return tuple(entry for entry in found if entry is not None)
+
+    def expire(self, before: float | None, has_run: Callable[[_EntryKey], bool]) -> None:
+        """Delete the entries of calls whose runs are gone, and entries about approvals that were
+        begun before ``before``."""
+        self._entries = {
+            key: (entry, begun_at)
+            for key, (entry, begun_at) in self._entries.items()
+            if (
+                before is None or begun_at >= before
+                if entry.is_approval
+                else has_run((key[0], entry.response_id))
+            )
+        }
+
+    def delete_tenant(self, tenant: str) -> int:
+        """Delete the entries of a tenant. Return their number."""
+        keys = [key for key in self._entries if key[0] == tenant]
+        for key in keys:
+            del self._entries[key]
+        return len(keys)
+
+    def _find(self, tenant: str, key: str) -> JournalEntry | None:
+        entry, _ = self._entries.get((tenant, key), (None, 0))
+        return entry
