@@ -35,6 +35,7 @@ from .options import (
     literal,
     options,
     read_file,
+    resolve_variable,
     setting_tables,
     split_list,
 )
@@ -225,11 +226,8 @@ def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> M
         raise SetupError(f"mcp.servers.{name}.implements needs a url or a command")
 
     def filled(prefix: str, pairs: Mapping[str, str]) -> dict[str, str]:
-        for key, value in pairs.items():
-            if value.startswith("$") and value[1:] not in environ:
-                where = f"mcp.servers.{name}.{prefix}{key}"
-                raise SetupError(f"{where}: the environment variable is not set: {value[1:]}")
-        return {k: environ[v[1:]] if v.startswith("$") else v for k, v in pairs.items()}
+        where = f"mcp.servers.{name}.{prefix}"
+        return {key: resolve_variable(value, where + key, environ) for key, value in pairs.items()}
 
     _check_oauth(name, server)
     return replace(
@@ -259,12 +257,10 @@ def _check_oauth(name: str, server: McpServer) -> None:
 def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:
     """If the API key of a model is ``$NAME``, replace it by the environment variable ``NAME``.
     Raises ``SetupError`` if the variable is not set."""
-    key = model.api_key or ""
-    if not key.startswith("$"):
+    if model.api_key is None:
         return model
-    if not environ.get(key[1:]):
-        raise SetupError(f"models.{name}.api_key: the environment variable is not set: {key[1:]}")
-    return replace(model, api_key=environ[key[1:]])
+    key = resolve_variable(model.api_key, f"models.{name}.api_key", environ)
+    return replace(model, api_key=key)
 
 
 #: Name of an option that is a table of tables → type of the inner tables.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from antiphon.errors import SetupError
+from .options import resolve_variable
 
 #: URL scheme → pairs of an environment variable and an option. If several variables of the same
 #: option are set, the first variable is used.
@@ -45,13 +45,10 @@ def storage_options(
     environment variables. ``variables``: all environment variables. Raises ``SetupError`` if a
     variable ``$NAME`` is not set.
     """
-    found: dict[str, str] = {}
-    for name, value in options.items():
-        if value.startswith("$") and value[1:] not in variables:
-            raise SetupError(
-                f"files_options.{name}: the environment variable is not set: {value[1:]}"
-            )
-        found[name] = variables[value[1:]] if value.startswith("$") else value
+    found = {
+        name: resolve_variable(value, f"files_options.{name}", variables)
+        for name, value in options.items()
+    }
     for variable, name in _VARIABLES.get(url.partition(":")[0], ()):
         if variables.get(variable):
             found.setdefault(name, variables[variable])

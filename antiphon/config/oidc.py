@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from antiphon.errors import SetupError
 from antiphon.wire.admin.client_limits import ClientLimits
 
-from .options import declare
+from .options import declare, resolve_variable
 
 _Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519"
@@ -139,11 +139,5 @@ def resolve_secret(name: str, issuer: OidcIssuer, variables: Mapping[str, str]) 
         raise SetupError(f"{where}.{field} must not be empty")
     if bool(issuer.client_id) != bool(issuer.redirect_url):
         raise SetupError(f"{where}: set both client_id and redirect_url, or neither")
-    secret = issuer.client_secret
-    if not secret.startswith("$"):
-        return issuer
-    if not variables.get(secret[1:]):
-        raise SetupError(
-            f"{where}.client_secret: the environment variable is not set: {secret[1:]}"
-        )
-    return replace(issuer, client_secret=variables[secret[1:]])
+    secret = resolve_variable(issuer.client_secret, f"{where}.client_secret", variables)
+    return replace(issuer, client_secret=secret)

@@ -296,6 +296,19 @@ def environment_options(
     return found
 
 
+def resolve_variable(value: str, where: str, variables: Mapping[str, str]) -> str:
+    """If the value of a setting is ``$NAME``, return the environment variable ``NAME``. Return
+    other values unchanged.
+
+    ``where``: the setting, for the error. Raises ``SetupError`` if the variable is unset or empty.
+    """
+    if not value.startswith("$"):
+        return value
+    if not variables.get(value[1:]):
+        raise SetupError(f"{where}: the environment variable is not set: {value[1:]}")
+    return variables[value[1:]]
+
+
 def split_list(text: str) -> list[str]:
     """Split a list that is separated by commas. Empty entries are left out."""
     return [part.strip() for part in text.split(",") if part.strip()]
