@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from antiphon.errors import BackendError
-from antiphon.upstream.client import Upstream
+from antiphon.upstream.endpoint import UpstreamModel
 from antiphon.upstream.errors import parse_error, upstream_error
 from antiphon.upstream.multipart import FormFile, encode_form
 from antiphon.wire.resources.audio import (
@@ -25,12 +25,8 @@ from .base import RecordingFacts, SpeechTask, TranscriptionTask, TranscriptPiece
 _INVALID = "The upstream's response is not a transcript."
 
 
-class UpstreamTranscriber:
-    """``Transcriber`` that sends recordings to an upstream. ``body``: fields of every request."""
-
-    def __init__(self, upstream: Upstream, body: Mapping[str, object]) -> None:
-        self._upstream = upstream
-        self._body = dict(body)
+class UpstreamTranscriber(UpstreamModel):
+    """``Transcriber`` that sends recordings to an upstream."""
 
     async def transcribe(
         self, task: TranscriptionTask, *, tenant: str = ""
@@ -69,16 +65,9 @@ class UpstreamTranscriber:
                             return
         raise BackendError("The upstream ended without a transcript.")
 
-    async def close(self) -> None:
-        await self._upstream.close()
 
-
-class UpstreamSpeaker:
-    """``Speaker`` that lets an upstream read texts aloud. ``body``: fields of every request."""
-
-    def __init__(self, upstream: Upstream, body: Mapping[str, object]) -> None:
-        self._upstream = upstream
-        self._body = dict(body)
+class UpstreamSpeaker(UpstreamModel):
+    """``Speaker`` that lets an upstream read texts aloud."""
 
     async def speak(self, task: SpeechTask, *, tenant: str = "") -> AsyncGenerator[bytes, None]:
         fields: dict[str, object] = {
@@ -102,9 +91,6 @@ class UpstreamSpeaker:
                     yield piece
         if is_empty:
             raise BackendError("The upstream ended without audio.")
-
-    async def close(self) -> None:
-        await self._upstream.close()
 
 
 def _parts(payload: bytes, streamed: bool) -> list[TranscriptPiece | RecordingFacts]:

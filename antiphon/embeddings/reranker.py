@@ -8,13 +8,13 @@ llama-server, Infinity, and Jina and Cohere themselves. ``llama`` runs one on th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from antiphon.errors import BackendError
-from antiphon.upstream.client import Upstream
+from antiphon.upstream.endpoint import UpstreamModel
 
 #: Texts per request.
 _BATCH_SIZE = 128
@@ -43,16 +43,8 @@ class Reranker(Protocol):
         upstream server."""
 
 
-class UpstreamReranker:
-    """``Reranker`` that sends texts to the endpoint ``/rerank`` of an upstream server.
-
-    ``upstream``: the HTTP client of this server; ``UpstreamReranker.close`` closes the client.
-    ``body``: extra fields for the body of every request.
-    """
-
-    def __init__(self, upstream: Upstream, body: Mapping[str, object]) -> None:
-        self._upstream = upstream
-        self._body = dict(body)
+class UpstreamReranker(UpstreamModel):
+    """``Reranker`` that sends texts to the endpoint ``/rerank`` of an upstream server."""
 
     async def rerank(self, query: str, texts: Sequence[str]) -> RerankResult:
         scores: list[float] = []
@@ -65,13 +57,8 @@ class UpstreamReranker:
         return RerankResult(as_relevance(scores), tokens)
 
     async def _rerank_batch(self, query: str, texts: list[str]) -> tuple[list[float], int]:
-        body = {**self._body, "query": query, "documents": texts, "top_n": len(texts)}
-        url = f"{self._upstream.versioned_url}/rerank"
-        answer = await self._upstream.request_json(url, body, wait_s=_WAIT_S)
-        return parse_ranking(answer, len(texts))
-
-    async def close(self) -> None:
-        await self._upstream.close()
+        fields = {"query": query, "documents": texts, "top_n": len(texts)}
+        return parse_ranking(await self._request("rerank", fields, _WAIT_S), len(texts))
 
 
 def parse_ranking(answer: Any, count: int) -> tuple[list[float], int]:

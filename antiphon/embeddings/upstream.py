@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.endpoint import connecting_model
+from antiphon.upstream.endpoint import UpstreamModel, connecting_model
 
 from .base import EmbeddingResult, Prefixes, Role, Text, Vector, truncate_vector
 
@@ -46,20 +46,15 @@ async def load(
         return embedder
 
 
-class UpstreamEmbedder:
+class UpstreamEmbedder(UpstreamModel):
     """``Embedder`` that sends texts to the endpoint ``/embeddings`` of an upstream server.
-
-    ``upstream``: the HTTP client for the upstream server. ``UpstreamEmbedder.close`` closes it.
-    ``body``: extra fields for the body of every request. ``prefixes``: texts that are put before
-    queries and passages.
-    """
+    ``prefixes``: texts that are put before queries and passages."""
 
     vocabulary_size: int | None = None
     dimensions = 0
 
     def __init__(self, upstream: Upstream, body: Mapping[str, object], prefixes: Prefixes) -> None:
-        self._upstream = upstream
-        self._body = dict(body)
+        super().__init__(upstream, body)
         self._prefixes = prefixes
 
     async def embed(
@@ -76,9 +71,8 @@ class UpstreamEmbedder:
         return EmbeddingResult(tuple(vectors), tokens)
 
     async def _embed_batch(self, texts: list[str]) -> tuple[list[Vector], int]:
-        body = {**self._body, "input": texts, "encoding_format": "float"}
-        url = f"{self._upstream.versioned_url}/embeddings"
-        answer = await self._upstream.request_json(url, body, wait_s=_WAIT_S)
+        fields = {"input": texts, "encoding_format": "float"}
+        answer = await self._request("embeddings", fields, _WAIT_S)
         try:
             rows = {int(entry["index"]): entry["embedding"] for entry in answer["data"]}
             vectors = [array("f", rows[at]) for at in range(len(texts))]
@@ -88,9 +82,6 @@ class UpstreamEmbedder:
         if not all(vector and all(map(math.isfinite, vector)) for vector in vectors):
             raise BackendError(_INVALID_RESPONSE)
         return [truncate_vector(vector, len(vector)) for vector in vectors], tokens
-
-    async def close(self) -> None:
-        await self._upstream.close()
 
 
 def _require_text(text: Text) -> str:

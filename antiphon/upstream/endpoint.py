@@ -73,6 +73,26 @@ async def connecting_model(
         yield upstream, {**endpoint.body, "model": model}
 
 
+class UpstreamModel:
+    """Base class of clients of a model for one task, such as embeddings, on an upstream.
+    ``upstream``: the HTTP client; ``close`` closes it. ``body``: fields of every request, such as
+    the name of the model."""
+
+    def __init__(self, upstream: Upstream, body: Mapping[str, object]) -> None:
+        self._upstream = upstream
+        self._body = dict(body)
+
+    async def _request(self, path: str, fields: Mapping[str, object], wait_s: float) -> Any:
+        """Send a request to the endpoint at ``path`` below ``/v1``, and return the JSON of the
+        answer. ``wait_s``: seconds to wait for it. Raises ``BackendError``."""
+        url = f"{self._upstream.versioned_url}/{path}"
+        return await self._upstream.request_json(url, {**self._body, **fields}, wait_s=wait_s)
+
+    async def close(self) -> None:
+        """Close the connections to the upstream."""
+        await self._upstream.close()
+
+
 def _open_upstream(
     name: str, url: str, key: str | None, options: Mapping[str, object]
 ) -> tuple[Upstream, EndpointOptions]:
