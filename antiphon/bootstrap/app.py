@@ -47,7 +47,7 @@ from antiphon.tracing.base import Tracer
 from antiphon.wire.admin.server_info import SettingEntry, SettingList
 from antiphon.wire.object_ids import IdMaker
 from antiphon.workers.context import WorkerContext
-from antiphon.workers.start_report import Capability
+from antiphon.workers.setup import Capability
 
 from .access import auth_config, check_exposure, create_first_key, stored_api_keys
 from .attachments import open_fetcher, open_reader

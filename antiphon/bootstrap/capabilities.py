@@ -14,7 +14,7 @@ from antiphon.models.gpu import unused_gpu
 from antiphon.runs.request.tool_selection import SERVER_TOOLS
 from antiphon.support.installation import needs_extra
 from antiphon.tools.base import AnyToolProvider, AvailabilityReporter
-from antiphon.workers.start_report import Capability
+from antiphon.workers.setup import Capability
 
 from .attachments import why_no_fetcher
 

@@ -16,7 +16,7 @@ from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.runs.usage_counter import Prices
 from antiphon.store.base import Retention
 from antiphon.support.fair_limiter import tenant_share
-from antiphon.support.memory import available_bytes
+from antiphon.support.machine import available_bytes
 from antiphon.wire.parsing.json_body import BodyLimits
 
 #: The part of the available memory for large request bodies, and how many of the largest bodies fit

@@ -25,8 +25,7 @@ from antiphon.support.log import Log
 from antiphon.support.logs import LogLevel, capture_libraries
 from antiphon.tools.containers.local import LocalContainers
 from antiphon.workers.context import WorkerContext
-from antiphon.workers.setup import CHILD_END_S, ChildSetup
-from antiphon.workers.start_report import StartReport
+from antiphon.workers.setup import CHILD_END_S, ChildSetup, StartReport
 
 from .addresses import peer_url
 from .clock import create_id, read_clock

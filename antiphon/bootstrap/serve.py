@@ -21,7 +21,7 @@ from antiphon.support.fair_threads import default_threads
 from antiphon.support.log import Log
 from antiphon.support.logs import LogLevel, capture_libraries
 from antiphon.workers.context import WorkerContext
-from antiphon.workers.start_report import AnnouncedModel, StartReport
+from antiphon.workers.setup import AnnouncedModel, StartReport
 
 from .access import check_exposure
 from .addresses import address, peer_url

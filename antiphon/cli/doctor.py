@@ -21,7 +21,7 @@ from antiphon.support.installation import (
     is_missing_extra,
     needs_extra,
 )
-from antiphon.workers.start_report import Capability
+from antiphon.workers.setup import Capability
 
 from .install import FEATURES
 

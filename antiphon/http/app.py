@@ -40,10 +40,8 @@ from antiphon.http.routes.admin.api_keys import ApiKeyRoutes
 from antiphon.http.routes.admin.audit import AuditRoutes
 from antiphon.http.routes.admin.managed_models import ManagedModelRoutes, ModelAdministration
 from antiphon.http.routes.admin.organization_usage import usage_handlers
-from antiphon.http.routes.admin.settings import SettingRoutes
+from antiphon.http.routes.admin.reports import SettingRoutes, ToolRoutes, UsageRoutes
 from antiphon.http.routes.admin.tenants import TenantRoutes
-from antiphon.http.routes.admin.tools import ToolRoutes
-from antiphon.http.routes.admin.usage import UsageRoutes
 from antiphon.http.routes.audio import AudioRoutes
 from antiphon.http.routes.chat_completions import StoredChatRoutes
 from antiphon.http.routes.compaction import CompactRoutes

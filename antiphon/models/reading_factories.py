@@ -16,7 +16,7 @@ from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.embeddings.base import Prefixes
 from antiphon.errors import SetupError
-from antiphon.support.cpus import spare_cpus
+from antiphon.support.machine import spare_cpus
 
 from .download import fetch_gguf, pull_folder
 

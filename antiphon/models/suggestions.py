@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from antiphon.support.cpus import available_cpus
 from antiphon.support.gpus import Gpu
-from antiphon.support.memory import available_bytes
+from antiphon.support.machine import available_bytes, available_cpus
 
 _GB = 10**9
 #: Share of the available main memory that a model may take, so that other programs keep some.

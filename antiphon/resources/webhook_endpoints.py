@@ -7,13 +7,13 @@ from hashlib import sha256
 
 import msgspec
 import structlog
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from antiphon.errors import Conflict, InvalidRequest, NotFound, invalid_field
 from antiphon.security.encryption import DecryptionError, Encryptor
 from antiphon.store.records import WebhookEvent
 from antiphon.store.values import Document, ValueStore
-from antiphon.store.webhook_endpoints import EncryptedSecret, EndpointRecord, stored_endpoints
 from antiphon.stream.writer import Ids
 from antiphon.webhooks.deliver import WebhookSender, WebhookTarget, url_fault
 from antiphon.webhooks.signature import Secret, new_secret
@@ -247,3 +247,24 @@ def _find(records: Mapping[str, EndpointRecord], id: str) -> EndpointRecord:
     if (record := records.get(id)) is None:
         raise NotFound(f"No webhook endpoint found with id '{id}'.", param="id")
     return record
+
+
+class EncryptedSecret(Struct, frozen=True):
+    """A secret that signs webhooks, encrypted. ``expires_at``: the Unix time in seconds from which
+    it is no longer used. None: it is used until it is replaced."""
+
+    text: str
+    expires_at: float | None = None
+
+
+class EndpointRecord(Struct, kw_only=True):
+    """A webhook endpoint as it is stored. ``secrets``: the newest first."""
+
+    endpoint: WebhookEndpoint
+    secrets: tuple[EncryptedSecret, ...]
+
+
+def stored_endpoints(values: ValueStore, tenant: str) -> Document[dict[str, EndpointRecord]]:
+    """Return the webhook endpoints of a tenant by their ids, in the order in which they were
+    created."""
+    return Document(values, tenant, "webhook endpoints", dict[str, EndpointRecord])

@@ -24,13 +24,12 @@ from antiphon.runs.history.context import ConversationContext, find_chain, load_
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.history.visible_history import build_visible_history, is_compaction
-from antiphon.runs.replies.cache_writes import CacheCountingReply
 from antiphon.runs.replies.compaction import ReplyRequest, prepare_compaction, prepare_reply
 from antiphon.runs.replies.moderation import moderated_parts, moderated_reply
+from antiphon.runs.replies.prompt_cache import CacheCountingReply, EmptyPromptReply
 from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.runs.replies.reasoning_excerpt import ExcerptedReply
 from antiphon.runs.replies.reasoning_summary import SummarizedReply, Summarizer, summary_level
-from antiphon.runs.replies.warmup import EmptyPromptReply
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.cache_diagnostics import (
     CacheComparison,

@@ -53,10 +53,9 @@ from antiphon.runs.history.chain_cache import stored_tokens
 from antiphon.runs.history.context import ConversationContext
 from antiphon.runs.history.input_lists import InputLists
 from antiphon.runs.history.session_chains import SessionChains
-from antiphon.runs.replies.cache_writes import CacheCountingReply
 from antiphon.runs.replies.compaction import compacted_response
+from antiphon.runs.replies.prompt_cache import CacheCountingReply, WarmupReply
 from antiphon.runs.replies.raw_messages import RawMessagesReply
-from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.moderators import Moderators
 from antiphon.runs.request.no_storage import storage_disabled, without_storage

@@ -19,12 +19,12 @@ from antiphon.errors import NotFound
 from antiphon.resources.admin.tenant_deletions import TenantDeletions
 from antiphon.resources.containers import Containers
 from antiphon.resources.file_storage.contents import ContentStore, single_chunk
+from antiphon.resources.webhook_endpoints import stored_endpoints
 from antiphon.store.base import Store
 from antiphon.store.batches import BatchStore
 from antiphon.store.files import FileQuery
 from antiphon.store.records import ItemQuery, ResponseQuery
 from antiphon.store.usage import UsageKind, UsageQuery
-from antiphon.store.webhook_endpoints import stored_endpoints
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.resources.files import File
 from antiphon.wire.response import Response

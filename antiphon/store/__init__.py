@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from antiphon.errors import SetupError
+from antiphon.store.common.row_cipher import check_keys
 from antiphon.support.plugins import load_plugin
 
 from .base import Store
 from .common.row_cipher import RowCipher
-from .common.row_keys import check_keys
 
 #: Opens a store from its URL. Raises ``SetupError``. Other packages can register a factory for a
 #: URL scheme, as an entry point of the group ``antiphon.stores``.

@@ -1,6 +1,7 @@
 """Messages between the supervisor and its child processes. The supervisor sends a ``ChildSetup``
 when a child starts. The child then sends reports: that it has started, that it cannot start, or
-that it has reloaded its settings."""
+that it has reloaded its settings. The report of the start names the URL, the models and the
+capabilities."""
 
 from __future__ import annotations
 
@@ -11,8 +12,6 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.config.load import SettingsSources
-
-from .start_report import StartReport
 
 #: What a process of a server does: it serves clients, runs the models, or owns the containers.
 ProcessRole: TypeAlias = Literal["worker", "host", "containers"]
@@ -88,6 +87,35 @@ class ReloadReport(Struct, frozen=True, tag=True):
     settings are valid and the child has applied them."""
 
     is_valid: bool
+
+
+class Capability(Struct, frozen=True, kw_only=True):
+    """A feature of a server. ``problem``: why the feature does not work, and what to do. It is None
+    if the feature works."""
+
+    name: str
+    problem: str | None = None
+
+
+class AnnouncedModel(Struct, frozen=True):
+    """A model in the message that announces that the server has started: its name, its aliases and
+    its context size in tokens."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    context_size: int | None = None
+
+
+class StartReport(Struct, frozen=True, kw_only=True, tag=True):
+    """The report of a child process that has started. A worker reports the URL of the server, the
+    models that the server offers, its capabilities (which features work and which do not), and the
+    API key that it has created because there was none. Other children report no URL and no
+    models."""
+
+    url: str
+    models: tuple[AnnouncedModel, ...]
+    capabilities: tuple[Capability, ...] = ()
+    first_key: str | None = None
 
 
 ChildReport: TypeAlias = StartReport | StartFailure | ReloadReport

@@ -30,6 +30,7 @@ from antiphon.models.packaged_embedder import with_packaged_embedder
 from antiphon.support.log import Log
 from antiphon.support.logs import LogLevel
 from antiphon.support.tasks import BackgroundTasks
+from antiphon.workers.setup import StartReport
 
 from .child import Child
 from .hub import WorkerHub
@@ -42,7 +43,6 @@ from .setup import (
     StartFailure,
     WorkerFolder,
 )
-from .start_report import StartReport
 
 #: Timeout in seconds for the host process to load new models.
 _RELOAD_S = 1800.0

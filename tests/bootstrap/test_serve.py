@@ -43,7 +43,7 @@ from antiphon.store.base import Retention
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.support.logs import LogLevel, open_log
 from antiphon.support.loop_watchdog import LoopWatchdog
-from antiphon.workers.start_report import StartReport
+from antiphon.workers.setup import StartReport
 from tests.webhooks.receiver import SECRETS, Receiver
 
 pytestmark = pytest.mark.usefixtures("freezes_again")

@@ -20,7 +20,7 @@ from antiphon.config.tables import (
 )
 from antiphon.support.installation import needs_extra
 from antiphon.tools.web_search.index import PageDocument, PageIndex
-from antiphon.workers.start_report import Capability
+from antiphon.workers.setup import Capability
 
 
 async def lines(tmp_path: Path, **fields: Any) -> list[str]:

@@ -16,8 +16,7 @@ from antiphon.errors import SetupError, StoreError
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.common.row_cipher import RowCipher
-from antiphon.store.common.row_keys import rewrite_store
+from antiphon.store.common.row_cipher import RowCipher, rewrite_store
 from antiphon.store.records import ResponseQuery
 from antiphon.testing.store_checks.responses import make_response
 from tests.real.postgres import Postgres

@@ -19,7 +19,7 @@ from antiphon.config.options import Option, literal, options, setting_tables, se
 from antiphon.config.report import mask_secrets
 from antiphon.config.settings import Settings
 from antiphon.support.installation import antiphon_command
-from antiphon.workers.start_report import StartReport
+from antiphon.workers.setup import StartReport
 
 from .base import Command, print_line
 

@@ -123,7 +123,7 @@ def _migrate(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
 async def _run_migrations(settings: Settings, *, rewrites: bool) -> None:
     from antiphon.bootstrap.storage import store_cipher
     from antiphon.store import open_store
-    from antiphon.store.common.row_keys import rewrite_store
+    from antiphon.store.common.row_cipher import rewrite_store
 
     cipher = store_cipher(settings, keeps=not rewrites)
     store = await open_store(settings.store, vectors=settings.vectors, cipher=cipher)

@@ -18,7 +18,7 @@ from .player import play
 from .script import MODEL, PAGES, demo_settings, write_scenes
 
 if TYPE_CHECKING:
-    from antiphon.workers.start_report import Capability, StartReport
+    from antiphon.workers.setup import Capability, StartReport
 
 _WARNING = (
     f"The model {MODEL} is a script, not a language model: its words were written in advance.\n"

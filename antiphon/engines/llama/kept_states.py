@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antiphon.engines.base import PrefixCacheCounts
 from antiphon.inference.tokens import common_prefix_length
-from antiphon.support.memory import available_bytes
+from antiphon.support.machine import available_bytes
 
 from .disk_states import DiskStates, StoredState
 from .state_files import StateFile, StateFiles

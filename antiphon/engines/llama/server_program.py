@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.support.cpus import available_cpus, spare_cpus
+from antiphon.support.machine import available_cpus, spare_cpus
 
 from .options import Speculation
 from .threads import WAIT_POLICY, Matrix, measure

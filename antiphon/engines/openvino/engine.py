@@ -29,9 +29,9 @@ from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.engines.xgrammar.ebnf import EbnfConverter
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.inference.tokens import Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
-from antiphon.support.cpus import available_cpus
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
+from antiphon.support.machine import available_cpus
 
 from .process import WorkerProcess
 from .protocol import (

@@ -29,9 +29,9 @@ from antiphon.engines.common.token_masks import TokenMaskFactory
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, SetupError, first_line
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
-from antiphon.support.cpus import spare_cpus
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
+from antiphon.support.machine import spare_cpus
 
 from .continuous_batching import BatchRunner
 from .generation import Generation

@@ -1,8 +1,9 @@
-"""Read query strings by the types that document them. Unknown parameters are ignored."""
+"""Read the URL of a request: the ids in its path, and its query string, by the types that document
+it. Unknown parameters are ignored."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from urllib.parse import parse_qsl
@@ -12,6 +13,7 @@ from msgspec.structs import FieldInfo, fields
 from starlette.requests import Request
 
 from antiphon.errors import InvalidRequest, unsupported_parameter
+from antiphon.http.middleware.request_context import request_context
 from antiphon.wire.cursors import PageOrder, PageParams
 from antiphon.wire.parsing.fields import convert
 from antiphon.wire.parsing.text_fields import plain_name, read_texts
@@ -92,3 +94,19 @@ def _param(field: FieldInfo) -> QueryParam:
         is_required=field.required,
         default=field.default if isinstance(field.default, str | int) else None,
     )
+
+
+def tenant_of(request: Request) -> str:
+    """Return the tenant of a request."""
+    return request_context(request.scope).tenant
+
+
+def path_param(name: str) -> Callable[[Request], str]:
+    """Return a function that returns the parameter ``name`` in the path of a request."""
+    return lambda request: str(request.path_params[name])
+
+
+def object_key(name: str) -> Callable[[Request], tuple[str, str]]:
+    """Return a function that returns the tenant of a request, and the id in its path. ``name``: the
+    parameter with the id."""
+    return lambda request: (tenant_of(request), str(request.path_params[name]))

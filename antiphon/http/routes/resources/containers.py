@@ -14,8 +14,7 @@ from antiphon.http.middleware.request_context import header, request_context
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
-from antiphon.http.requests.path import object_key, path_param, tenant_of
-from antiphon.http.requests.query import read_query
+from antiphon.http.requests.query import object_key, path_param, read_query, tenant_of
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.file_storage.files import MAX_WHOLE_BYTES
 from antiphon.wire.cursors import PageParams

@@ -25,8 +25,7 @@ from antiphon.http.middleware.error_forms import is_messages_client
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import VERSION_HEADER, Form, operation
 from antiphon.http.requests import multipart
-from antiphon.http.requests.path import object_key, tenant_of
-from antiphon.http.requests.query import read_query
+from antiphon.http.requests.query import object_key, read_query, tenant_of
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.file_storage.files import FileQuery, FileUpload
 from antiphon.wire.cursors import PageOrder, PageStart

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
-from antiphon.http.requests.path import object_key, tenant_of
+from antiphon.http.requests.query import object_key, tenant_of
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.file_storage.uploads import MAX_PART_BYTES
 from antiphon.wire.parsing.uploads import CompleteUpload, CreateUpload, parse_complete, parse_create

@@ -11,8 +11,7 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
-from antiphon.http.requests.path import object_key, path_param, tenant_of
-from antiphon.http.requests.query import read_query
+from antiphon.http.requests.query import object_key, path_param, read_query, tenant_of
 from antiphon.limits.requests import RequestLimits
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.pagination import DeletedObject, Page

@@ -9,8 +9,7 @@ from starlette.requests import Request
 from antiphon.http.auditor import Auditor
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
-from antiphon.http.requests.path import object_key, tenant_of
-from antiphon.http.requests.query import read_query
+from antiphon.http.requests.query import object_key, read_query, tenant_of
 from antiphon.limits.requests import RequestLimits
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.pagination import DeletedObject, Page

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.support.cpus import available_cpus, spare_cpus
+from antiphon.support.machine import available_bytes, available_cpus, spare_cpus
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,25 @@ def test_processors_that_the_process_may_not_use_do_not_count(
 def test_one_processor_is_left_for_the_server_if_there_are_several(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("antiphon.support.cpus.available_cpus", lambda: 8)
+    monkeypatch.setattr("antiphon.support.machine.available_cpus", lambda: 8)
     assert spare_cpus() == 7
-    monkeypatch.setattr("antiphon.support.cpus.available_cpus", lambda: 1)
+    monkeypatch.setattr("antiphon.support.machine.available_cpus", lambda: 1)
     assert spare_cpus() == 1
+
+
+def test_the_smaller_of_machine_and_control_group_counts(tmp_path: Path) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 4000 kB\n")
+    (proc / "self" / "cgroup").write_text("0::/outer/inner\n")
+    inner = groups / "outer" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "memory.max").write_text("max\n")
+    assert available_bytes(proc, groups) == 4000 << 10
+    (inner.parent / "memory.max").write_text("3000000\n")
+    (inner.parent / "memory.current").write_text("1000000\n")
+    assert available_bytes(proc, groups) == 2_000_000
+
+
+def test_a_system_without_proc_has_memory(tmp_path: Path) -> None:
+    assert available_bytes(tmp_path, tmp_path) > 1 << 20
