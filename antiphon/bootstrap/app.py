@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from msgspec import Struct, structs
+from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.attachments.background_reader import BackgroundReader
@@ -44,7 +44,7 @@ from antiphon.support.log import Log
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tracing.base import Tracer
-from antiphon.wire.admin.server_info import SettingEntry, SettingList
+from antiphon.wire.admin.server_info import SettingList
 from antiphon.wire.object_ids import IdMaker
 from antiphon.workers.context import WorkerContext
 from antiphon.workers.setup import Capability
@@ -323,8 +323,4 @@ class _AppFactory(Struct, frozen=True):
 
 
 def _shown_settings(settings: Settings, origins: Mapping[str, str]) -> SettingList:
-    return SettingList(
-        data=tuple(
-            SettingEntry(**structs.asdict(each)) for each in report_settings(settings, origins)
-        )
-    )
+    return SettingList(data=tuple(report_settings(settings, origins)))

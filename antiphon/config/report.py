@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
+from antiphon.wire.admin.server_info import SettingEntry
+
 from .options import Option, literal, options, setting_value
 from .settings import Settings
 
@@ -16,19 +18,7 @@ _SECRET = re.compile("header|key|token$|secret|password|authorization|^env$", re
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*:[^@\s]*(?=@)")
 
 
-class SettingReport(Struct, frozen=True, kw_only=True):
-    """A setting as operators see it. ``value``: its value as a settings file would contain it; None
-    if the setting is not set. ``origin``: where the value comes from: ``default``, ``program`` (set
-    by code), a file, an environment variable or a flag."""
-
-    name: str
-    value: str | None
-    origin: str
-    group: str
-    help: str
-
-
-def report_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[SettingReport]:
+def report_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[SettingEntry]:
     """Yield all settings in the order of their declaration. ``origins``: name of a setting → origin
     of its value. A setting without an entry gets the origin ``default`` if it has the default
     value. Otherwise it gets the origin ``program``, because code has set it."""
@@ -36,7 +26,7 @@ def report_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[
     for name, option in options(Settings).items():
         value = setting_value(settings, name)
         assumed = "default" if value == setting_value(defaults, name) else "program"
-        yield SettingReport(
+        yield SettingEntry(
             name=name,
             value=None if value is None else shown_value(option, value),
             origin=origins.get(name, assumed),
