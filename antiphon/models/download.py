@@ -114,7 +114,6 @@ async def pull(
     progress: ProgressCallback | None = None,
     *,
     endpoint: str | None = None,
-    token: str | None = None,
 ) -> Path:
     """Return the file of the model ``spec``. Downloads the file to the folder ``cache`` if
     necessary.
@@ -122,8 +121,7 @@ async def pull(
     ``spec``: ``SmolLM2-135M-Instruct`` (the default model), a path, ``hf:owner/repo``,
     ``hf:owner/repo/file.gguf`` or ``owner/repo:Q4_K_M``. If a model has several files, all files
     are downloaded and the first file is returned. The next call resumes an interrupted transfer.
-    ``endpoint`` and ``token``: Hugging Face's address and access token. If they are None, Hugging
-    Face's library chooses them.
+    ``endpoint``: Hugging Face's address; None lets its library choose it.
 
     Raises ``SetupError`` if ``spec`` is invalid, the extra ``hub`` is missing, the model does not
     exist, or the transfer failed.
@@ -141,7 +139,7 @@ async def pull(
         )
     from .huggingface_hub import Hub
 
-    hub = Hub(endpoint, token)
+    hub = Hub(endpoint)
     names = wanted.select_files(await hub.list_files(wanted.repo))
     folder = wanted.folder(cache)
     for name in names:

@@ -48,14 +48,14 @@ class Hub:
     """Lists and downloads files of Hugging Face. The constructor raises ``SetupError`` if the extra
     ``hub`` is not installed."""
 
-    def __init__(self, endpoint: str | None = None, token: str | None = None) -> None:
+    def __init__(self, endpoint: str | None = None) -> None:
         try:
             import huggingface_hub
         except ImportError:
             raise SetupError(needs_extra("huggingface_hub is not installed", "hub")) from None
         # The library's own handler would write each log line a second time.
         logging.getLogger("huggingface_hub").handlers.clear()
-        self._api = huggingface_hub.HfApi(endpoint=endpoint, token=token)
+        self._api = huggingface_hub.HfApi(endpoint=endpoint)
 
     async def list_files(self, repo: str) -> list[str]:
         """Return the names of the repository's files."""

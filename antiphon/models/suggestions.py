@@ -6,8 +6,6 @@ of these models is downloaded unless a user asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 
 from antiphon.support.gpus import Gpu
@@ -116,9 +114,7 @@ def problem(suggestion: Suggestion, machine: Machine) -> str | None:
     return None
 
 
-def best_fit(
-    machine: Machine, suggestions: Sequence[Suggestion] = SUGGESTIONS
-) -> Suggestion | None:
+def best_fit(machine: Machine) -> Suggestion | None:
     """Return the largest model that fits a machine, or None."""
-    fitting = [each for each in suggestions if problem(each, machine) is None]
+    fitting = [each for each in SUGGESTIONS if problem(each, machine) is None]
     return fitting[-1] if fitting else None

@@ -309,15 +309,12 @@ class _LogBridge(logging.Handler):
         self._log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=exception)
 
 
-def capture_libraries(log: Log, *, level: str = "warning") -> None:
-    """Write the lines of other packages to ``log``: lines of structlog's default loggers, and of
-    the standard library's ``logging``.
-
-    ``level``: minimum level of lines from the standard library. Call this once per process.
-    """
+def capture_libraries(log: Log) -> None:
+    """Write the lines of other packages to ``log``: lines of structlog's default loggers, and
+    warnings and errors of the standard library's ``logging``. Call this once per process."""
     root = logging.getLogger()
     root.handlers[:] = [_LogBridge(log)]
-    root.setLevel(level.upper())
+    root.setLevel(logging.WARNING)
     for name in CLIENT_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
 

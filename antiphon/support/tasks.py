@@ -96,14 +96,10 @@ class BackgroundTasks:
         return task
 
     def start_once(
-        self,
-        key: Hashable,
-        work: Callable[[], Coroutine[Any, Any, _T]],
-        *,
-        is_awaited: bool = False,
+        self, key: Hashable, work: Callable[[], Coroutine[Any, Any, _T]]
     ) -> asyncio.Task[_T]:
         """Start a task, unless a task with this key is running. Return the running task."""
-        return self.get(key) or self.start(work(), key=key, is_awaited=is_awaited)
+        return self.get(key) or self.start(work(), key=key)
 
     async def finish(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run ``work`` to its end, even if the caller is cancelled, and return its result. If the
