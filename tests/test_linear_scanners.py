@@ -33,6 +33,7 @@ from antiphon.dialects.grammar.json_schema import (
     require_all_properties,
 )
 from antiphon.dialects.grammar.schema_types import SchemaTypes
+from antiphon.dialects.grammar.syntax_tree import UnsupportedGrammar
 from antiphon.dialects.grammar.user_ebnf import ebnf_rules
 from antiphon.dialects.grammar.user_lark import lark_rules
 from antiphon.dialects.grammar.user_regex import JSON, UnwritableGrammar, regex_rule
@@ -44,7 +45,6 @@ from antiphon.dialects.tools import collect_tools
 from antiphon.engines.base import Chunk
 from antiphon.engines.common.stop_strings import StopStrings
 from antiphon.engines.llama.long_words import split_long_words
-from antiphon.engines.xgrammar.ast import UnsupportedGrammar
 from antiphon.engines.xgrammar.ebnf import to_ebnf
 from antiphon.engines.xgrammar.regexes import parse_regex
 from antiphon.errors import AntiphonError

@@ -13,8 +13,19 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Struct
-
+from .charsets import ALL_CHARACTERS, Ranges, complement, union
+from .syntax_tree import (
+    REPEAT_SIGNS,
+    Alternatives,
+    CharSet,
+    Concatenation,
+    LiteralText,
+    Node,
+    Repeat,
+    RuleRef,
+    repeat_sign,
+    walk,
+)
 from .user_regex import LONGEST, UnwritableGrammar, class_member
 
 #: Maximum length of a grammar in characters, maximum nesting of parentheses, and maximum number of
@@ -43,45 +54,6 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 _NAMED: Mapping[str, str] = {"n": "\n", "r": "\r", "t": "\t", "0": "\0"}
-_TIMES: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
-_MARKS = {times: mark for mark, times in _TIMES.items()}
-_ANY = r"[\s\S]"
-
-
-class _Pattern(Struct, frozen=True):
-    """A fixed text or a character class of the grammar, as a regex in Rust's syntax."""
-
-    regex: str
-
-
-class _Name(Struct, frozen=True):
-    """A reference to the rule ``name``."""
-
-    name: str
-
-
-class _Sequence(Struct, frozen=True):
-    """A sequence: the text must match all parts, one after another."""
-
-    parts: tuple[_Node, ...]
-
-
-class _Choice(Struct, frozen=True):
-    """Alternatives, of which the text must match one."""
-
-    arms: tuple[_Node, ...]
-
-
-class _Repetition(Struct, frozen=True):
-    """A part that is repeated from ``low`` to ``high`` times. If ``high`` is None, there is no
-    limit."""
-
-    inner: _Node
-    low: int
-    high: int | None
-
-
-_Node = _Pattern | _Name | _Sequence | _Choice | _Repetition
 
 
 class _NotRegular(Exception):
@@ -109,10 +81,10 @@ class _Parser:
         self._tokens = list(_tokens(definition))
         self._at = 0
 
-    def rules(self) -> dict[str, _Node]:
+    def rules(self) -> dict[str, Node]:
         """Return a mapping: rule name → the tree of its body. Raises ``UnwritableGrammar`` if the
         grammar is invalid."""
-        rules: dict[str, _Node] = {}
+        rules: dict[str, Node] = {}
         while (token := self._token()) is not None:
             name = token["head"]
             if name is None:
@@ -132,7 +104,7 @@ class _Parser:
         token = self._token()
         return None if token is None else token["mark"]
 
-    def _choice(self, depth: int) -> _Node:
+    def _choice(self, depth: int) -> Node:
         if depth > _MAX_DEPTH:
             raise UnwritableGrammar(
                 f"it is nested too deeply: at most {_MAX_DEPTH} levels are allowed"
@@ -141,15 +113,15 @@ class _Parser:
         while self._mark() == "|":
             self._at += 1
             arms.append(self._sequence(depth))
-        return arms[0] if len(arms) == 1 else _Choice(tuple(arms))
+        return arms[0] if len(arms) == 1 else Alternatives(tuple(arms))
 
-    def _sequence(self, depth: int) -> _Node:
-        parts: list[_Node] = []
+    def _sequence(self, depth: int) -> Node:
+        parts: list[Node] = []
         while (node := self._primary(depth)) is not None:
             parts.append(self._repeated(node))
-        return parts[0] if len(parts) == 1 else _Sequence(tuple(parts))
+        return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
-    def _primary(self, depth: int) -> _Node | None:
+    def _primary(self, depth: int) -> Node | None:
         """Return the next part of a sequence, or None at the end of the sequence. ``depth``: the
         number of parentheses around the sequence."""
         token = self._token()
@@ -163,30 +135,30 @@ class _Parser:
             self._at += 1
             return inner
         if token["mark"] == ".":
-            return _Pattern(_ANY)
+            return CharSet(ALL_CHARACTERS)
         if token["text"] is not None:
-            return _Pattern("".join(class_member(code) for code in _codes(token.group()[1:-1])))
+            return LiteralText("".join(map(chr, _codes(token.group()[1:-1]))))
         if token["chars"] is not None:
-            return _Pattern(_character_class(token.group()[1:-1]))
+            return CharSet(_character_class(token.group()[1:-1]))
         if token["name"] is not None:
-            return _Name(token["name"])
+            return RuleRef(token["name"])
         raise UnwritableGrammar(f"'{token.group()[:40]}' is not expected")
 
-    def _repeated(self, node: _Node) -> _Node:
+    def _repeated(self, node: Node) -> Node:
         """Read the repetition signs that follow ``node`` in the grammar, such as ``*``. Returns
-        ``node`` with one ``_Repetition`` around it for each sign."""
+        ``node`` with one ``Repeat`` around it for each sign."""
         for _ in range(_MAX_MARKS):
             token = self._token()
             if token is None:
                 break
-            if token["mark"] in _TIMES:
-                low, high = _TIMES[token["mark"]]
+            if token["mark"] in REPEAT_SIGNS:
+                low, high = REPEAT_SIGNS[token["mark"]]
             elif token["times"] is not None:
                 low, high = _read_times(token)
             else:
                 break
             self._at += 1
-            node = _Repetition(node, low, high)
+            node = Repeat(node, low, high)
         return node
 
 
@@ -237,8 +209,8 @@ def _codes(text: str) -> Iterator[int]:
         yield code
 
 
-def _character_class(inside: str) -> str:
-    """Return the regex for a character class. ``inside``: the text between its brackets. Raises
+def _character_class(inside: str) -> Ranges:
+    """Return the characters of a character class. ``inside``: the text between its brackets. Raises
     ``UnwritableGrammar`` if the class is invalid."""
     negated = inside.startswith("^")
     members = [
@@ -246,9 +218,9 @@ def _character_class(inside: str) -> str:
         for piece in _ESCAPE.finditer(inside[negated:])
         for code in _codes(piece.group())
     ]
-    if not members:
-        return _ANY if negated else _fail("a character class is empty")
-    ranges: list[str] = []
+    if not members and not negated:
+        raise UnwritableGrammar("a character class is empty")
+    ranges: list[tuple[int, int]] = []
     at = 0
     while at < len(members):
         first = last = members[at][0]
@@ -258,14 +230,8 @@ def _character_class(inside: str) -> str:
             at += 2
         if last < first:
             raise UnwritableGrammar(f"'{inside[:40]}' contains a range that is in the wrong order")
-        ranges.append(class_member(first))
-        if last != first:
-            ranges.append(f"-{class_member(last)}")
-    return f"[{'^' if negated else ''}{''.join(ranges)}]"
-
-
-def _fail(message: str) -> str:
-    raise UnwritableGrammar(message)
+        ranges.append((first, last))
+    return complement(union(ranges)) if negated else union(ranges)
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -275,7 +241,7 @@ class _Writer:
     """Writes the rules of one EBNF grammar in Lark. ``_regexes``: rule name → regex, for the rules
     that can be one regex."""
 
-    def __init__(self, rules: Mapping[str, _Node], prefix: str) -> None:
+    def __init__(self, rules: Mapping[str, Node], prefix: str) -> None:
         if "root" not in rules:
             raise UnwritableGrammar("the grammar has no rule 'root'")
         self._rules = rules
@@ -327,26 +293,26 @@ class _Writer:
                 if missing[user] == 0:
                     ready.append(user)
 
-    def _regex(self, node: _Node) -> str:
+    def _regex(self, node: Node) -> str:
         """Return an expression as one regex. Raises ``_NotRegular`` if this is not possible."""
         match node:
-            case _Pattern(regex):
-                out = regex
-            case _Name(name):
+            case RuleRef(name):
                 if name not in self._regexes:
                     raise _NotRegular
                 out = f"(?:{self._regexes[name]})"
-            case _Sequence(parts):
+            case Concatenation(parts):
                 out = self._joined("", parts)
-            case _Choice(arms):
+            case Alternatives(arms):
                 out = f"(?:{self._joined('|', arms)})"
-            case _Repetition(inner, low, high):
-                out = f"(?:{self._regex(inner)}){_times(low, high)}"
+            case Repeat(inner, low, high):
+                out = f"(?:{self._regex(inner)}){repeat_sign(low, high)}"
+            case _:
+                out = _leaf_regex(node)
         if len(out) > _MAX_REGEX:
             raise _NotRegular
         return out
 
-    def _joined(self, separator: str, nodes: Sequence[_Node]) -> str:
+    def _joined(self, separator: str, nodes: Sequence[Node]) -> str:
         """Return several expressions as one regex, with ``separator`` between them. Raises
         ``_NotRegular`` if this is not possible."""
         pieces: list[str] = []
@@ -358,7 +324,7 @@ class _Writer:
                 raise _NotRegular
         return separator.join(pieces)
 
-    def _body(self, node: _Node) -> str:
+    def _body(self, node: Node) -> str:
         """Return an expression as the body of a rule. Adjacent parts that can be one regex become
         one lexeme, a unit of llguidance's lexer."""
         try:
@@ -366,25 +332,25 @@ class _Writer:
         except _NotRegular:
             pass
         match node:
-            case _Name(name):
+            case RuleRef(name):
                 return self._names[name]
-            case _Sequence(parts):
-                return " ".join(self._grouped(parts, _Sequence))
-            case _Choice(arms):
-                return f"({' | '.join(self._grouped(arms, _Choice))})"
-            case _Repetition(inner, low, high):
-                return f"({self._body(inner)}){_times(low, high)}"
-        return _lexeme(node.regex)  # a text that is longer than other regexes
+            case Concatenation(parts):
+                return " ".join(self._grouped(parts, Concatenation))
+            case Alternatives(arms):
+                return f"({' | '.join(self._grouped(arms, Alternatives))})"
+            case Repeat(inner, low, high):
+                return f"({self._body(inner)}){repeat_sign(low, high)}"
+        return _lexeme(_leaf_regex(node))  # a text or a class that is longer than other regexes
 
     def _grouped(
-        self, nodes: Sequence[_Node], kind: type[_Sequence] | type[_Choice]
+        self, nodes: Sequence[Node], kind: type[Concatenation] | type[Alternatives]
     ) -> Iterator[str]:
         """Yield the parts of a sequence or a choice as bodies of rules. Adjacent parts that can be
         one regex are joined, as long as the regex is not too long.
 
         ``nodes``: the parts. ``kind``: the class of the whole expression.
         """
-        group: list[_Node] = []
+        group: list[Node] = []
         length = 0
         for node in nodes:
             try:
@@ -403,22 +369,21 @@ class _Writer:
             yield self._body(kind(tuple(group)) if len(group) > 1 else group[0])
 
 
-def _references(node: _Node) -> Iterator[str]:
+def _references(node: Node) -> Iterator[str]:
     """Yield the names of the rules to which an expression refers."""
-    waiting = [node]
-    while waiting:
-        match waiting.pop():
-            case _Name(name):
-                yield name
-            case _Sequence(nodes) | _Choice(nodes):
-                waiting += nodes
-            case _Repetition(inner):
-                waiting.append(inner)
+    yield from (each.name for each in walk(node) if isinstance(each, RuleRef))
 
 
-def _times(low: int, high: int | None) -> str:
-    mark = _MARKS.get((low, high))
-    return mark or f"{{{low},{'' if high is None else high}}}"
+def _leaf_regex(node: Node) -> str:
+    """Return a text or a character class as a regex in Rust's syntax."""
+    if isinstance(node, LiteralText):
+        return "".join(class_member(ord(char)) for char in node.text)
+    assert isinstance(node, CharSet)
+    members = (
+        class_member(first) if first == last else f"{class_member(first)}-{class_member(last)}"
+        for first, last in node.ranges
+    )
+    return r"[\s\S]" if node.ranges == ALL_CHARACTERS else f"[{''.join(members)}]"
 
 
 def _lexeme(regex: str) -> str:

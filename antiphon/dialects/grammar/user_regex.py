@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .regex_syntax import RegexSyntaxError, opcodes, parse_regex
+from .syntax_tree import repeat_sign
 
 #: Character → how it is written in the reply, for the characters that are written differently.
 Escapes = Mapping[str, str]
@@ -145,10 +146,8 @@ class RegexRewriter:
 
     def _max_repeat(self, argument: Any, dotall: bool, any_case: bool) -> str:
         low, high, tree = argument
-        most = "" if high is opcodes.MAXREPEAT else str(high)
-        short = {("0", ""): "*", ("1", ""): "+", ("0", "1"): "?"}
-        times = short.get((str(low), most), f"{{{low},{most}}}")
-        return f"({self.sequence(tree, dotall, any_case)}){times}"
+        sign = repeat_sign(low, None if high is opcodes.MAXREPEAT else high)
+        return f"({self.sequence(tree, dotall, any_case)}){sign}"
 
     _min_repeat = _max_repeat
 

@@ -17,9 +17,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 
-from antiphon.inference.tokens import Tokenizer
-
-from .ast import (
+from antiphon.dialects.grammar.charsets import ALL_CHARACTERS, Ranges
+from antiphon.dialects.grammar.syntax_tree import (
     Alternatives,
     AnyText,
     CharSet,
@@ -30,9 +29,11 @@ from .ast import (
     RuleRef,
     TokenNode,
     UnsupportedGrammar,
+    repeat_sign,
     walk,
 )
-from .charsets import ALL_CHARACTERS, Ranges
+from antiphon.inference.tokens import Tokenizer
+
 from .lark import parse_lark
 from .limits import check_limits
 
@@ -40,7 +41,6 @@ _NUMBERED = re.compile(r"(\W+\w*[A-Za-z]_?)\d+\W*\Z")
 _MAX_NUMBERED = 4
 #: The maximum length of a converted grammar, in characters.
 _MAX_CHARACTERS = 1_000_000
-_REPEAT_MARKS = {(0, 1): "?", (0, None): "*", (1, None): "+"}
 
 
 class EbnfConverter:
@@ -170,8 +170,7 @@ class _Writer:
             case RuleRef(name):
                 return self._rule(name)
             case Repeat(inner, least, most):
-                many = f"{{{least},{'' if most is None else most}}}"
-                return f"({self._choice(inner)}){_REPEAT_MARKS.get((least, most), many)}"
+                return f"({self._choice(inner)}){repeat_sign(least, most)}"
         return f"({self._choice(node)})"
 
     def _rule(self, name: str) -> str:

@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from .ast import (
+from antiphon.dialects.grammar.charsets import ALL_CHARACTERS
+from antiphon.dialects.grammar.syntax_tree import (
+    REPEAT_SIGNS,
     Alternatives,
     AnyText,
     CharSet,
@@ -25,7 +27,7 @@ from .ast import (
     UnsupportedGrammar,
     walk,
 )
-from .charsets import ALL_CHARACTERS
+
 from .regexes import parse_regex
 from .schemas import SchemaTree
 
@@ -204,9 +206,8 @@ class _RuleParser:
 
 
 def _repeat(node: Node, operator: str) -> Node:
-    short = {"?": (0, 1), "*": (0, None), "+": (1, None)}
-    if operator in short:
-        return Repeat(node, *short[operator])
+    if operator in REPEAT_SIGNS:
+        return Repeat(node, *REPEAT_SIGNS[operator])
     numbers = [int(number) for number in _NUMBER.findall(operator)]
     if "," not in operator:
         return Repeat(node, numbers[0], numbers[-1])

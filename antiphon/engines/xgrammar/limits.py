@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from .ast import (
+from antiphon.dialects.grammar.syntax_tree import (
     Alternatives,
     AnyText,
     Concatenation,

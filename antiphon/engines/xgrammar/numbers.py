@@ -3,7 +3,16 @@ in the range."""
 
 from __future__ import annotations
 
-from .ast import Alternatives, CharSet, Concatenation, LiteralText, Node, Repeat, UnsupportedGrammar
+from antiphon.dialects.grammar.syntax_tree import (
+    Alternatives,
+    CharSet,
+    Concatenation,
+    LiteralText,
+    Node,
+    Repeat,
+    UnsupportedGrammar,
+)
+
 from .regexes import parse_regex
 
 INTEGER = "-?(0|[1-9][0-9]*)"

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import re
 
-from .ast import Alternatives, CharSet, Concatenation, LiteralText, Node, Repeat, UnsupportedGrammar
-from .charsets import ALL_CHARACTERS, Ranges, category_ranges, complement, intersection, union
+from antiphon.dialects.grammar.charsets import (
+    ALL_CHARACTERS,
+    Ranges,
+    category_ranges,
+    complement,
+    intersection,
+    union,
+)
+from antiphon.dialects.grammar.syntax_tree import (
+    REPEAT_SIGNS,
+    Alternatives,
+    CharSet,
+    Concatenation,
+    LiteralText,
+    Node,
+    Repeat,
+    UnsupportedGrammar,
+)
 
 _REPEAT = re.compile(r"[?*+]|\{(\d*)(?:(,)(\d*))?\}")
-_SHORT_REPEATS = {"?": (0, 1), "*": (0, None), "+": (1, None)}
 _CONTROL_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 _CODE_ESCAPE = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})")
 _NOT_NEWLINE: Ranges = ((0, 0x09), (0x0B, 0xD7FF), (0xE000, 0x10FFFF))
@@ -150,8 +165,8 @@ class _RegexParser:
 
 
 def _repeat_range(match: re.Match[str]) -> tuple[int, int | None]:
-    if match[0] in _SHORT_REPEATS:
-        return _SHORT_REPEATS[match[0]]
+    if match[0] in REPEAT_SIGNS:
+        return REPEAT_SIGNS[match[0]]
     least = int(match[1] or 0)
     if not match[2]:
         return least, least

@@ -17,9 +17,7 @@ from functools import partial
 from typing import Any
 
 from antiphon.dialects.grammar.schema_types import has_type
-from antiphon.dialects.grammar.user_regex import JSON, UnwritableGrammar, regex_rule
-
-from .ast import (
+from antiphon.dialects.grammar.syntax_tree import (
     Alternatives,
     AnyText,
     Concatenation,
@@ -29,6 +27,8 @@ from .ast import (
     RuleRef,
     UnsupportedGrammar,
 )
+from antiphon.dialects.grammar.user_regex import JSON, UnwritableGrammar, regex_rule
+
 from .limits import MAX_COUNT
 from .numbers import INTEGER, NUMBER, integers, numbers
 from .regexes import parse_regex

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from antiphon.engines.xgrammar.ast import (
+from antiphon.dialects.grammar.syntax_tree import (
     Alternatives,
     CharSet,
     Concatenation,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
@@ -66,6 +66,17 @@ class Repeat(Struct, frozen=True):
 
 
 Node = LiteralText | CharSet | AnyText | TokenNode | RuleRef | Concatenation | Alternatives | Repeat
+
+
+#: Sign after a repeated part → the minimum and the maximum of the repetitions.
+REPEAT_SIGNS: Mapping[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), "+": (1, None)}
+_SIGNS = {times: sign for sign, times in REPEAT_SIGNS.items()}
+
+
+def repeat_sign(minimum: int, maximum: int | None) -> str:
+    """Return what grammars and regexes write after a repeated part, such as ``*`` or ``{2,5}``."""
+    many = f"{{{minimum},{'' if maximum is None else maximum}}}"
+    return _SIGNS.get((minimum, maximum), many)
 
 
 def walk(node: Node) -> Iterator[Node]:
