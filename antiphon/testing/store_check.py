@@ -1,32 +1,21 @@
 """Checks of the contract of a store, for authors of stores.
 
 Each check needs a new store. ``all_checks`` returns the checks by name, so a test can run each
-check separately.
+check separately. They are the public coroutine functions in the modules of ``store_checks`` that
+take a store and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from importlib import import_module
+from inspect import iscoroutinefunction, signature
+from pkgutil import iter_modules
 
 from antiphon.store.base import Store
 
-from .store_checks import (
-    containers,
-    files,
-    journal,
-    keys,
-    quotas,
-    rates,
-    responses,
-    run_leases,
-    runs,
-    skills,
-    tenants,
-    usage,
-    values,
-    vectors,
-)
+from . import store_checks
 
 __all__ = ["Check", "StoreOpener", "all_checks", "check_store"]
 
@@ -34,27 +23,19 @@ __all__ = ["Check", "StoreOpener", "all_checks", "check_store"]
 StoreOpener = Callable[[], AbstractAsyncContextManager[Store]]
 Check = Callable[[Store], Awaitable[None]]
 
-_MODULES = (
-    responses,
-    containers,
-    files,
-    journal,
-    keys,
-    quotas,
-    rates,
-    runs,
-    run_leases,
-    skills,
-    tenants,
-    usage,
-    values,
-    vectors,
-)
-
 
 def all_checks() -> Mapping[str, Check]:
     """Return the checks of a store and of all its parts, by name."""
-    return {name: check for module in _MODULES for name, check in module.CHECKS.items()}
+    checks: dict[str, Check] = {}
+    for found in iter_modules(store_checks.__path__):
+        module = import_module(f"{store_checks.__name__}.{found.name}")
+        for name, value in vars(module).items():
+            is_own = getattr(value, "__module__", "") == module.__name__
+            if is_own and not name.startswith("_") and iscoroutinefunction(value):
+                if [*signature(value).parameters] == ["store"]:
+                    assert name not in checks, f"two checks are called {name}"
+                    checks[name] = value
+    return checks
 
 
 async def check_store(opened: StoreOpener, checks: Mapping[str, Check] | None = None) -> None:

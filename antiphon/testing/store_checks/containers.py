@@ -4,15 +4,12 @@ containers."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
 
 from antiphon.store.base import Store
 from antiphon.store.containers import ContainerRecord, mark_expired
 from antiphon.wire.resources.containers import ContainerExpiresAfter, ContainerResource
-
-Check = Callable[[Store], Awaitable[None]]
 
 #: Lease in seconds that does not expire during a check.
 _LONG_S = 3600.0
@@ -99,15 +96,3 @@ async def deletes_the_containers_of_a_tenant(store: Store) -> None:
     assert await store.containers.list("t") == ()
     assert await store.containers.list("u") == (other,)
     assert await store.containers.delete_tenant("u") == 1
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        finds_containers_and_their_owners,
-        learns_from_owners,
-        what_expired_stays_expired,
-        counts_active_containers_of_a_tenant,
-        deletes_the_containers_of_a_tenant,
-    )
-}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import wraps
 
 from msgspec import UNSET
@@ -11,8 +11,6 @@ from msgspec import UNSET
 from antiphon.store.base import Retention, Store
 from antiphon.store.files import BlobRef, FileLimits, FileQuery
 from antiphon.wire.resources.files import File
-
-Check = Callable[[Store], Awaitable[None]]
 
 
 def make_file(
@@ -121,7 +119,7 @@ def make_blob(key: str, content: str = "x") -> BlobRef:
     return BlobRef(key=key, sha256=content * 64, bytes=1)
 
 
-def _of_blobs(check: Check) -> Check:
+def _of_blobs(check: Callable[[Store], Awaitable[None]]) -> Callable[[Store], Awaitable[None]]:
     """Return the check for stores that support contents in blobs. It does nothing for others."""
 
     @wraps(check)
@@ -216,22 +214,3 @@ async def moves_contents(store: Store) -> None:
     assert await files.read("t", "file-a") == b"x"
     assert await files.delete("t", "file-b")
     assert set(await files.list_unused_blobs(10)) == {"k/1", "k/2", "k/3"}
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        stores_files_with_contents,
-        isolates_files_by_tenant,
-        lists_files_in_pages,
-        lists_files_by_purpose,
-        deletes_a_file_once,
-        deletes_expired_files,
-        enforces_the_file_quota,
-        refers_to_contents_in_blobs,
-        shares_equal_contents_of_a_tenant,
-        frees_the_blobs_of_expired_files,
-        frees_the_blobs_of_deleted_tenants,
-        moves_contents,
-    )
-}

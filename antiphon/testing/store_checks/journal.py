@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -12,8 +11,6 @@ from antiphon.store.journal import JournalEntry
 from antiphon.store.records import ClaimQuery, NewRun, RunEnd
 
 from .runs import batch, ended_response, job, queued_response
-
-Check = Callable[[Store], Awaitable[None]]
 
 _CALL = JournalEntry(key="mcp_1", response_id="resp_r", attempt="one", intent=b"{\0}")
 _APPROVAL = JournalEntry(key="mcpr_1", response_id="resp_x", intent=b"x", is_approval=True)
@@ -102,16 +99,3 @@ async def deletes_the_journal_of_a_tenant(store: Store) -> None:
     await store.sweep(Retention(), 10_000)
     assert await store.journal.find("t", [_CALL.key, _APPROVAL.key]) == ()
     assert await store.journal.find("u", [_APPROVAL.key]) == (_APPROVAL,)
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        an_entry_is_begun_once,
-        an_entry_is_settled_once,
-        no_call_begins_without_its_run,
-        entries_go_with_their_run,
-        entries_have_keys_of_any_form,
-        deletes_the_journal_of_a_tenant,
-    )
-}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
 
 from antiphon.store.base import Store
 from antiphon.store.keys import KeyRecord
-
-Check = Callable[[Store], Awaitable[None]]
 
 
 def _key(name: str, digit: str = "0") -> KeyRecord:
@@ -35,8 +32,3 @@ async def creates_one_key_of_a_name(store: Store) -> None:
     assert sorted(created) == [False] * 4 + [True]
     (key,) = await store.keys.list()
     assert key.sha256 == str(created.index(True)) * 64
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check for check in (keeps_api_keys, creates_one_key_of_a_name)
-}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -15,8 +14,6 @@ from .files import make_file
 from .responses import make_response
 from .runs import batch, job, queued_response
 from .vectors import make_vector_store
-
-Check = Callable[[Store], Awaitable[None]]
 
 _LEASE_S = 60.0
 
@@ -216,18 +213,3 @@ async def reports_what_a_tenant_uses(store: Store) -> None:
     assert (usage.responses, usage.queued_runs, usage.running_runs) == (2, 1, 0)
     await store.sweep(Retention(), 9_000_000_000)
     assert (await store.usage("t")).responses == 2
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        enforces_the_number_of_files,
-        enforces_the_number_of_vector_stores,
-        reserves_no_more_responses_than_there_is_room_for,
-        a_dead_owner_reserves_nothing,
-        only_its_owner_releases_a_reservation,
-        refuses_responses_when_their_bytes_are_used_up,
-        counts_responses_after_each_change,
-        reports_what_a_tenant_uses,
-    )
-}

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-
 from antiphon.store.base import Store
 from antiphon.store.rates import RateReport, RateState
-
-Check = Callable[[Store], Awaitable[None]]
 
 #: Requests per minute. With this limit, a bucket does not fill noticeably during a check.
 _SLOW = 1
@@ -43,13 +39,3 @@ async def tells_what_other_processes_run(store: Store) -> None:
 
     assert [await report("x", 3), await report("y", 2), await report("z", 0)] == [0, 3, 5]
     assert [await report("x", 1), await report("y", 0), await report("z", 0)] == [2, 1, 1]
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        sums_up_what_processes_take,
-        a_bucket_starts_full_and_follows_its_limit,
-        tells_what_other_processes_run,
-    )
-}

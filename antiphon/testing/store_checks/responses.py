@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -24,8 +24,6 @@ from antiphon.wire.response import ConversationRef, Response, ResponseError, Usa
 from antiphon.wire.response_list import STORED_CHAT, ResponseSummary, summarize
 from antiphon.wire.timeline import ItemTimes, RunTimes
 from antiphon.wire.tools import Function, SharedTools
-
-Check = Callable[[Store], Awaitable[None]]
 
 
 def make_response(
@@ -458,35 +456,3 @@ async def close_completes_pending_writes(store: Store) -> None:
     except AntiphonError:
         return
     raise AssertionError("a closed store answered")
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        stores_and_loads_responses,
-        stores_responses_without_tokens,
-        stores_tools_that_responses_share,
-        saves_many_at_a_time,
-        saving_again_replaces,
-        chains_oldest_first_and_branches,
-        lists_responses_page_by_page,
-        lists_responses_by_their_properties,
-        finds_items_of_loadable_responses,
-        finds_items_shared_by_responses,
-        deleting_preserves_the_context_of_descendants,
-        isolates_tenants,
-        expires_by_age,
-        expires_by_count_oldest_first,
-        expires_by_bytes_oldest_first,
-        expires_responses_of_the_tenant_that_holds_most,
-        expires_an_ancestor_under_its_descendants,
-        frees_unreferenced_ancestors,
-        supports_concurrent_saves,
-        stores_conversations,
-        reads_pages_of_conversations,
-        adds_a_turn_to_its_conversation,
-        adds_no_turn_without_the_lock,
-        a_repeated_save_changes_nothing,
-        close_completes_pending_writes,
-    )
-}

@@ -8,8 +8,6 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-
 from msgspec.structs import replace
 
 from antiphon.store.base import Store
@@ -24,8 +22,6 @@ from antiphon.store.records import (
 )
 
 from .runs import batch, begin_run, ended_response, job, numbers, queued_response
-
-Check = Callable[[Store], Awaitable[None]]
 
 LONG_S = 3600.0
 
@@ -492,32 +488,3 @@ async def only_its_run_releases_a_conversation_lock(store: Store) -> None:
     await begin_run(store)
     await store.delete("t", "resp_a")
     assert await hold("t", "resp_b", ConversationLock("conv_a", "two"), lease_s=LONG_S) is True
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        claims_each_run_once_oldest_first,
-        claims_runs_of_tenants_in_turn,
-        claims_a_limited_number_of_runs_of_a_tenant,
-        claims_again_what_its_owner_does_not_hold,
-        heartbeats_tell_of_runs_to_claim,
-        fences_former_owners,
-        fences_each_run_of_an_append,
-        seizes_runs_of_dead_servers,
-        requeues_released_runs,
-        counts_attempts_without_events,
-        claims_a_run_by_its_name,
-        seizes_runs_without_an_owner,
-        continues_seized_runs,
-        ends_a_steered_run_with_its_successor,
-        notifies_listeners,
-        locks_a_conversation_for_one_run,
-        conversation_lock_lasts_as_long_as_its_owner,
-        conversation_lock_moves_with_its_run,
-        begins_no_run_without_the_lock,
-        only_its_end_unlocks_the_conversation_of_a_run,
-        a_run_keeps_all_its_locks,
-        only_its_run_releases_a_conversation_lock,
-    )
-}

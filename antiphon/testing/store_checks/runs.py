@@ -8,7 +8,7 @@ separately.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -32,8 +32,6 @@ from antiphon.store.runs import RunLimitReached
 from antiphon.wire.resources.conversations import ConversationResource
 
 from .responses import make_response
-
-Check = Callable[[Store], Awaitable[None]]
 
 TIMEOUT_S = 30
 
@@ -594,36 +592,3 @@ async def shares_one_secret(store: Store) -> None:
     assert first == b"one\0"
     assert await store.get_or_create_secret("seal", b"two") == first
     assert await store.get_or_create_secret("other", b"two") == b"two"
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        stores_a_loadable_response_at_the_start,
-        stores_appended_events,
-        reads_pages_from_any_event,
-        ends_run_and_response_atomically,
-        ends_without_further_events,
-        followers_miss_no_event,
-        slow_followers_use_no_memory,
-        notifies_followers_of_the_end,
-        hides_items_of_running_or_unstored_responses,
-        expires_logs_of_ended_runs_only,
-        counts_running_responses_towards_the_limit,
-        deletes_a_run_with_its_response,
-        claims_runs_that_can_wait_last,
-        counts_unended_runs_of_a_key,
-        creates_no_more_runs_than_a_limit_permits,
-        adds_a_turn_and_releases_the_conversation,
-        begins_each_id_once,
-        appends_batches_atomically,
-        stores_batches_in_parts,
-        isolates_runs_by_tenant,
-        supports_concurrent_runs,
-        leases_a_webhook_until_it_is_settled,
-        keeps_added_webhooks_once,
-        leases_webhooks_oldest_first,
-        drops_webhooks_of_lost_runs,
-        shares_one_secret,
-    )
-}

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
 
 from antiphon.store.base import Retention, Store
 from antiphon.store.skills import SkillDraft
-
-Check = Callable[[Store], Awaitable[None]]
 
 
 def make_draft(name: str, number: int = 1) -> SkillDraft:
@@ -145,19 +142,3 @@ async def enforces_the_skill_quota(store: Store) -> None:
     assert sorted(await asyncio.gather(*both)) == [False, True], (
         "concurrent uploads must not exceed the quota"
     )
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        stores_skills_with_bundles,
-        isolates_skills_by_tenant,
-        lists_skills_in_creation_order,
-        numbers_the_versions_of_a_skill,
-        assigns_each_version_number_once,
-        sets_the_default_version,
-        deletes_versions_except_the_default,
-        deletes_a_skill_with_its_versions,
-        enforces_the_skill_quota,
-    )
-}

@@ -3,7 +3,6 @@ log."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from antiphon.store.audit import AuditQuery, AuditRecord
@@ -26,8 +25,6 @@ from .responses import make_response
 from .runs import batch, job, queued_response
 from .skills import make_draft
 from .vectors import make_indexed_file, make_vector_store
-
-Check = Callable[[Store], Awaitable[None]]
 
 _DAY = 86_400
 #: Number of items and usage records. It is more than a store deletes in one step.
@@ -204,16 +201,3 @@ async def expires_audit_records(store: Store) -> None:
     assert len(await store.audit.list(AuditQuery()) or ()) == 3
     await store.sweep(Retention(max_audit_age_s=20), 40)
     assert [record.at for record in await store.audit.list(AuditQuery()) or ()] == [30, 20]
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        deletes_everything_of_a_tenant,
-        deletes_large_tenants_in_steps,
-        finds_nothing_for_names_with_nul,
-        lists_conversations_in_pages,
-        pages_and_filters_the_audit_log,
-        expires_audit_records,
-    )
-}

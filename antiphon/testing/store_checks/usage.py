@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from antiphon.store.base import Retention, Store
@@ -11,8 +10,6 @@ from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
 
 from .responses import make_response
 from .runs import batch, begin_run, ended_response
-
-Check = Callable[[Store], Awaitable[None]]
 
 _DAY = 86_400
 #: A midnight, and a time long after it.
@@ -141,15 +138,3 @@ async def sums_up_old_usage(store: Store) -> None:
     assert await sweep(_LATER) == [(0, 8, 80)]
     assert await sweep(_LATER, max_usage_age_s=201 * _DAY) == [(0, 8, 80)]
     assert await sweep(_LATER, max_usage_age_s=199 * _DAY) == []
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        sums_usage_in_buckets,
-        groups_and_filters_usage,
-        counts_usage_of_a_request_once,
-        saves_usage_with_responses,
-        sums_up_old_usage,
-    )
-}

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
 
 from antiphon.store.base import Store
 from antiphon.store.records import SweepRecord
 from antiphon.store.values import SERVER, Document
-
-Check = Callable[[Store], Awaitable[None]]
 
 
 async def replaces_values(store: Store) -> None:
@@ -64,16 +61,3 @@ async def keeps_the_record_of_the_last_sweep(store: Store) -> None:
 async def can_be_written(store: Store) -> None:
     for _ in range(3):
         await store.check_writable()
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        replaces_values,
-        replaces_a_value_once,
-        loses_no_change_of_a_document,
-        deletes_the_values_of_a_tenant,
-        keeps_the_record_of_the_last_sweep,
-        can_be_written,
-    )
-}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -26,8 +25,6 @@ from antiphon.wire.resources.vector_stores import (
 )
 
 from .files import make_file
-
-Check = Callable[[Store], Awaitable[None]]
 
 
 def make_vector_store(name: str = "a", *, expires_at: int | None = None) -> VectorStore:
@@ -247,18 +244,3 @@ async def deletes_chunks_of_removed_files(store: Store) -> None:
     assert await vectors.get("t", "vs_a") is not None, (
         "an expired vector store can still be retrieved"
     )
-
-
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        isolates_vector_stores_by_tenant,
-        finds_chunks_by_words,
-        isolates_search_results,
-        loads_vectors_of_one_model,
-        reports_indexing_progress,
-        lists_files_by_page,
-        finishes_only_files_in_progress,
-        deletes_chunks_of_removed_files,
-    )
-}
