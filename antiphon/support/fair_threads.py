@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from .fair_limiter import FairLimiter, tenant_share
@@ -45,11 +46,12 @@ class FairThreads(ThreadPoolExecutor):
         self._ready: deque[Callable[[], None]] = deque()
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        tenant, done = current_tenant.get(), Future[_T]()
+        tenant, done = current_tenant.get(), _ForgetfulFuture[_T]()
+        task = _Task(done, partial(fn, *args, **kwargs))
 
         def work() -> None:
             try:
-                _run(done, lambda: fn(*args, **kwargs))
+                task.run()
             finally:
                 with self._lock:
                     self._turns.release(tenant)
@@ -75,19 +77,41 @@ class FairThreads(ThreadPoolExecutor):
             work()
 
 
-def _run(done: Future[Any], function: Callable[[], Any]) -> None:
-    """Complete a future with the result of a function, unless it was cancelled before."""
-    if not done.set_running_or_notify_cancel():
-        return
-    try:
-        result = function()
-    except Exception as error:
-        done.set_exception(error)
-    except BaseException as error:
-        done.set_exception(error)
-        raise
-    else:
-        done.set_result(result)
+class _ForgetfulFuture(Future[_T]):
+    """A future that forgets its callbacks when it is done. Those of ``asyncio.wrap_future`` refer
+    to the future, so it and its result would stay until the next garbage collection."""
+
+    def _invoke_callbacks(self) -> None:
+        super()._invoke_callbacks()  # type: ignore[misc]
+        self._done_callbacks.clear()  # type: ignore[attr-defined]
+
+
+class _Task:
+    """A call whose result completes a future.
+
+    The traceback of an error refers to the frames of the thread, and through them to this object.
+    So the object drops the future and the call when it runs: else the error, with all arguments,
+    such as a large body, would stay until the next garbage collection.
+    """
+
+    def __init__(self, done: Future[Any], call: Callable[[], Any]) -> None:
+        self._parts = [(done, call)]
+
+    def run(self) -> None:
+        """Complete the future with the result of the call, unless it was cancelled before."""
+        done, call = self._parts.pop()
+        if not done.set_running_or_notify_cancel():
+            return
+        try:
+            result = call()
+        except Exception as error:
+            done.set_exception(error)
+            del done, call
+        except BaseException as error:
+            done.set_exception(error)
+            raise
+        else:
+            done.set_result(result)
 
 
 def default_threads() -> FairThreads:

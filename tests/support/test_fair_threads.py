@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
+import weakref
+from contextlib import suppress
 
 import pytest
 
@@ -17,6 +21,35 @@ def test_results_errors_and_arguments_reach_the_caller() -> None:
         with pytest.raises(ZeroDivisionError):
             pool.submit(divmod, 7, 0).result(WAIT_S)
         assert pool.submit(int, "11", base=2).result(WAIT_S) == 3
+
+
+class Argument:
+    """Something that a call gets and returns."""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_nothing_of_a_call_waits_for_the_garbage_collection(fails: bool) -> None:
+    def work(argument: Argument) -> Argument:
+        if fails:
+            raise ZeroDivisionError
+        return argument
+
+    async def call(argument: Argument) -> None:
+        with suppress(ZeroDivisionError):
+            await asyncio.to_thread(work, argument)
+
+    gc.disable()
+    try:
+        with FairThreads(1, "test") as pool:
+            asyncio.get_running_loop().set_default_executor(pool)
+            argument = Argument()
+            known = weakref.ref(argument)
+            await call(argument)
+            del argument
+            await asyncio.to_thread(int)  # the thread has done with the call before
+            assert known() is None
+    finally:
+        gc.enable()
 
 
 def test_tenants_take_turns_and_leave_threads_to_others() -> None:

@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 from msgspec import UNSET
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.errors import (
     UNEXPECTED,
@@ -138,12 +138,8 @@ class _Connection:
         async with running(self._expire()), running(self._watch_access()):
             try:
                 while (message := await receive())["type"] == "websocket.receive":
-                    text = message.get("text")
-                    content = None if text is None else text.encode()
-                    await self.hold_memory(len(content or b""))
-                    await self._enqueue_frame(content)
-                    self._arriving_bytes = 0
-                    self._give_memory_back()
+                    # An idle connection keeps no message, so none is in a variable here.
+                    await self._take_message(message)
             except ClientDisconnected:
                 pass
             except Overloaded as error:  # there is no memory for the message
@@ -153,6 +149,16 @@ class _Connection:
             finally:
                 await self._workers.close()
                 self.recent.clear()
+
+    async def _take_message(self, message: Message) -> None:
+        """Take the text out of a message of the server, and put it into the queue of its lane."""
+        text = message.pop("text", None)
+        content = None if text is None else text.encode()
+        del text
+        await self.hold_memory(len(content or b""))
+        await self._enqueue_frame(content)
+        self._arriving_bytes = 0
+        self._give_memory_back()
 
     async def hold_memory(self, size: int) -> None:
         """Hold ``size`` bytes of memory for the message that arrives. Raises ``Overloaded`` if too

@@ -278,6 +278,7 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
             is_deflated = isinstance(frame, _DeflatedFrame)
             self._inflater = self._deflate.inflater() if is_deflated and self._deflate else None
         self._fragments += frame.data
+        frame.data = b""  # the parser refers to the frame until the next one arrives
         if frame.fin:
             data, self._fragments = self._fragments, bytearray()
             self._needed_bytes = 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import io
 import json
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -26,6 +28,7 @@ from antiphon.http.server.connections import ConnectionLimits
 from antiphon.limits.key_ring import AuthKey
 from antiphon.limits.requests import RequestLimits
 from antiphon.support.fair_limiter import FairLimiter
+from antiphon.support.fair_threads import default_threads
 from antiphon.support.logs import open_log
 from antiphon.testing.memory_store.store import MemoryStore
 from tests.conformance.server import Server
@@ -37,6 +40,7 @@ FRAME = {"type": "response.create", "model": "tiny", "store": False, "input": "x
 WHOLE = json.dumps(FRAME)
 #: A message that is refused after it was read.
 REFUSED = json.dumps({**FRAME, "background": True})
+INVALID = "x" * (SIZE - 1)
 KEYS = tuple(
     AuthKey(name=name, tenant=name, sha256=hashlib.sha256(name.encode()).hexdigest())
     for name in ("flood", "other", "victim")
@@ -295,3 +299,26 @@ async def test_message_of_tiny_fragments_is_read_in_small_steps(
     wire.transport.write(b"\x80\x81" + bytes(4) + b"}")
     assert "'type'" in json.loads(await wire.recv())["error"]["message"]
     assert len(sizes) > 7 and max(sizes) <= 2**14
+
+
+@pytest.mark.parametrize("compression", [None, "deflate"])
+async def test_idle_connection_keeps_no_message(sockets: Sockets, compression: str | None) -> None:
+    """Nothing refers to a message that was processed, even before a garbage collection."""
+    asyncio.get_running_loop().set_default_executor(default_threads())
+    wires = [await sockets.open("victim", compression=compression) for _ in range(3)]
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for wire in wires:
+            await wire.send(json.dumps({"type": "response.create"}))  # loads what is needed once
+            await wire.recv()
+        before = tracemalloc.get_traced_memory()[0]
+        for wire in wires:
+            for message in (REFUSED, INVALID):
+                await wire.send(message)
+                assert json.loads(await wire.recv())["type"] == "error"
+        await sockets.until(lambda: tracemalloc.get_traced_memory()[0] - before < SIZE // 2)
+    finally:
+        tracemalloc.stop()
+        gc.enable()
