@@ -22,7 +22,9 @@ from antiphon.attachments import documents as documents_module
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher, FetchResult
 from antiphon.audio import decoding
+from antiphon.audio.base import SpeechTask
 from antiphon.audio.decoding import AudioDecoder
+from antiphon.audio.program import ProgramOptions, ProgramSpeaker
 from antiphon.backends.validation import schema_validator
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.schema_validator import SchemaValidator
@@ -301,6 +303,23 @@ async def web_searches(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[U
 
 
 @asynccontextmanager
+async def speech(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    async def start(*command: str, **options: object) -> None:
+        await gate.enter(current_tenant.get())
+        raise OSError
+
+    patch.setattr(asyncio, "create_subprocess_exec", start)
+    speaker = ProgramSpeaker(("speak",), ProgramOptions(parallel=2))
+
+    async def use(tenant: str, number: int) -> None:
+        with suppress(OSError):
+            async for _ in speaker.speak(SpeechTask(text="x", voice="alloy"), tenant=tenant):
+                pass
+
+    yield use
+
+
+@asynccontextmanager
 async def costly_bodies(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
     def parse(body: bytes, limits: object) -> None:
         gate.enter_on_thread(current_tenant.get())
@@ -360,6 +379,7 @@ PARTS: Mapping[Part, int] = {
     store_writes: 1,
     image_generation: 2,
     audio_decoding: 2,
+    speech: 2,
     web_searches: 4,
     costly_bodies: THREADS_PER_TENANT,
     large_bodies: 3,

@@ -28,6 +28,8 @@ from antiphon.errors import (
     invalid_field,
 )
 from antiphon.limits.refusals import quota_exceeded, server_is_busy
+from antiphon.support.fair_limiter import FairLimiter
+from antiphon.support.fair_threads import current_tenant
 from antiphon.support.file_locks import lock
 from antiphon.support.tasks import BackgroundTasks
 from antiphon.wire.admin.added_models import (
@@ -55,9 +57,9 @@ _IDLE_S = 600.0
 _CLOSE_S = 5.0
 #: Number of added models above which clients cannot add further ones.
 _MOST = 100
-#: How many models that clients name are looked up at a time. If Hugging Face does not answer, a
-#: look-up occupies a thread for half a minute.
-_MAX_LOOKUPS = 4
+#: How many models that clients name are looked up at a time, in all and for one tenant. If Hugging
+#: Face does not answer, a look-up occupies a thread for half a minute.
+_MAX_LOOKUPS, _LOOKUPS_PER_TENANT = 6, 4
 
 
 class Reloads(Protocol):
@@ -94,6 +96,7 @@ class AddedModels:
         self._lock = asyncio.Lock()
         self._changes = BackgroundTasks("changes of the added models")
         self._lookups = BackgroundTasks("look-ups of models that clients name")
+        self._lookup_slots = FairLimiter(_MAX_LOOKUPS, max_per_tenant=_LOOKUPS_PER_TENANT)
         self._reloads = reloads
         #: Patterns of the repositories whose models any client may add.
         self.allowed: tuple[str, ...] = ()
@@ -140,10 +143,11 @@ class AddedModels:
             or self._is_served(name)
         ):
             return
-        if len(self._lookups) >= _MAX_LOOKUPS:
+        tenant = current_tenant.get()
+        if not self._lookup_slots.try_acquire(tenant):
             raise server_is_busy("too many models are looked up", retry_after_s=5)
         try:
-            await self._lookups.finish(self._check_exists(name))
+            await self._lookups.finish(self._look_up(tenant, name))
         except SetupError as error:
             message = f"The model '{name}' does not exist or cannot be added: {error}"
             raise NotFound(message, param="model", code="model_not_found") from None
@@ -157,6 +161,13 @@ class AddedModels:
 
         with suppress(Conflict):  # another request has added it
             await self._change(name, added)
+
+    async def _look_up(self, tenant: str, name: str) -> None:
+        """Check that a model exists, in a slot that the tenant has taken."""
+        try:
+            await self._check_exists(name)
+        finally:
+            self._lookup_slots.release(tenant)
 
     async def change(self, name: str, options: ModelOptions) -> AddedModel:
         """Replace the options of an added model. Its next request loads it again. Raises

@@ -22,6 +22,7 @@ from antiphon.errors import (
 from antiphon.models import added_models
 from antiphon.models.added_models import AddedModels
 from antiphon.models.suggestions import SUGGESTIONS, Machine
+from antiphon.support.fair_threads import current_tenant
 from antiphon.wire.admin.added_models import AddModel, ModelOptions
 
 GB = 10**9
@@ -176,23 +177,33 @@ async def test_names_that_are_looked_up_are_bounded(server: FakeServer) -> None:
 
     async def check(name: str) -> None:
         asked.append(name)
-        if len(asked) == 4:
+        if len(asked) == 6:
             all_asked.set()
         await answer.wait()
 
     server.check = check  # type: ignore[method-assign]
     models = server.models()
     models.allowed = ("owner/*",)
-    waiting = [asyncio.ensure_future(models.admit(f"owner/x:{n}")) for n in range(4)]
+
+    async def admit(tenant: str, number: int) -> None:
+        current_tenant.set(tenant)
+        await models.admit(f"owner/x:{number}")
+
+    waiting = [asyncio.ensure_future(admit("flood", n)) for n in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded, match="too many models are looked up"):
+        await asyncio.create_task(admit("flood", 9))
+    waiting += [asyncio.ensure_future(admit("victim", n)) for n in (4, 5)]
     async with asyncio.timeout(30):
         await all_asked.wait()
         waiting[0].cancel()
         await asyncio.wait(waiting[:1])
-        with pytest.raises(Overloaded, match="too many models are looked up"):
-            await models.admit("owner/x:5")
+        for tenant in ("flood", "other"):
+            with pytest.raises(Overloaded, match="too many models are looked up"):
+                await asyncio.create_task(admit(tenant, 9))
         answer.set()
         await asyncio.gather(*waiting[1:])
-    assert sorted(server.names) == ["own", "owner/x:1", "owner/x:2", "owner/x:3"]
+    assert sorted(server.names) == ["own", *(f"owner/x:{n}" for n in range(1, 6))]
 
 
 @pytest.mark.parametrize("content", ["x = [", "models = 3", "[models]\nx = 3", "\xff"])
