@@ -47,14 +47,14 @@ class _Images(Struct, frozen=True, kw_only=True):
     stream: bool = False
     user: str | None = None
     safety_identifier: str | None = None
+    complexity: Literal["low", "medium", "high"] | None = None
+    frame_count: int | None = None
+    frame_duration_ms: int | None = None
 
 
 class GenerateImages(_Images, frozen=True, kw_only=True):
     """The body of ``POST /images/generations``."""
 
-    complexity: Literal["low", "medium", "high"] | None = None
-    frame_count: int | None = None
-    frame_duration_ms: int | None = None
     svg: JsonObject | None = None
 
 
@@ -151,6 +151,8 @@ def parse_edit(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> ImagesReques
 def parse_edit_form(fields: Mapping[str, str]) -> ImagesRequest:
     """Parse the fields of the form of ``POST /images/edits``, which are texts. Raises
     ``InvalidRequest``."""
+    if any(name.startswith("svg[") for name in fields):
+        raise unsupported_parameter("svg", " Send the request as JSON.")
     raw = {**fields, **read_texts(fields.items(), EditImagesForm)}
     return msgspec.structs.replace(_request(raw, EditImagesForm), is_edit=True)
 

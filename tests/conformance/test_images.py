@@ -9,6 +9,8 @@ import openai
 import pytest
 from openai.types import ImagesResponse
 
+from antiphon.compat.images import parse_edit_form
+from antiphon.errors import InvalidRequest
 from antiphon.tools.image_generation.base import read_image
 from tests.conformance.conftest import Clients
 from tests.conformance.server import Server
@@ -142,3 +144,12 @@ async def test_server_without_a_generator_says_so(serve: Any) -> None:
     reply = await serve().client.post("/v1/images/generations", json={"prompt": "A cat"})
     assert reply.status_code == 400
     assert "image_generation.url" in reply.json()["error"]["message"]
+
+
+@pytest.mark.requirement("IM-EDIT")
+def test_form_of_an_edit_has_the_options_of_an_image() -> None:
+    request = parse_edit_form({"prompt": "A cat", "frame_count": "4", "complexity": "low"})
+    assert (request.options.frame_count, request.options.complexity) == (4, "low")
+    with pytest.raises(InvalidRequest) as refused:
+        parse_edit_form({"prompt": "A cat", "svg[model]": "x"})
+    assert refused.value.param == "svg"

@@ -230,6 +230,7 @@ async def test_usage_comes_in_pages_of_buckets(serve: Serve) -> None:
         ({"limit": "32"}, "limit"),
         ({"group_by": "user_id"}, "group_by"),
         ({"user_ids": "x"}, "user_ids"),
+        ({"context_levels": "low"}, "context_levels"),
         ({"page": "page_1"}, "page"),
         ({"page": "page_²"}, "page"),
     ],

@@ -66,6 +66,8 @@ _GROUPS: Mapping[str, _Group] = {
 }
 #: The kinds of requests that use tokens. Besides them, calls of tools have a price.
 _TOKEN_KINDS: tuple[UsageKind, ...] = ("completion", "embedding")
+#: OpenAI's filters by what the usage log does not know.
+_UNKNOWN_FILTERS = ("user_ids", "batch", "line_items", "vector_store_ids", "context_levels")
 _FREE = Prices()
 _MAX_TIME = 2**40
 _PAGE = "page_"
@@ -280,7 +282,7 @@ class _Usage:
         self, request: Request, cls: type[UsageListing | CostListing], kind: UsageKind
     ) -> _Listing:
         """Parse the query string. Raises ``InvalidRequest``."""
-        query = read_query(request, cls, refused=("user_ids", "batch"))
+        query = read_query(request, cls, refused=_UNKNOWN_FILTERS)
         start, end = query.start_time, query.end_time
         if end is None:
             end = max(start, int(self._counter.clock())) + 1
