@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from types import TracebackType
 from typing import NamedTuple, Protocol
 
 
@@ -70,12 +69,7 @@ class LimiterSlot:
         if not self._limiter.try_acquire(self._tenant):
             await self._limiter.acquire(self._tenant, priority=self._priority)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         self._limiter.release(self._tenant)
 
 

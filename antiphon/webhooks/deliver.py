@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -147,12 +146,7 @@ class WebhookDeliveries:
         self._tasks.start(self._deliver_until_stopped())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         """Deliver due webhooks for a few more seconds, because runs may end during shutdown.
 
         After these seconds, deliveries that are still running are cancelled. The webhook of a
