@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from antiphon.errors import BackendError, SetupError
 from antiphon.support.fair_limiter import FairLimiter
+from antiphon.support.fair_threads import TurnThread
 from antiphon.support.installation import needs_extra
-from antiphon.support.turn_thread import TurnThread
 from antiphon.wire.resources.audio import DurationUsage, TranscriptSegment, TranscriptWord
 
 from .base import RecordingFacts, TranscriptionTask, TranscriptPiece, unsupported

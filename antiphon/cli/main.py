@@ -10,7 +10,7 @@ from antiphon.config.load import SettingsSources
 from antiphon.config.options import did_you_mean, options
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.support.misspellings import similar_name
+from antiphon.support.text import similar_name
 
 from .commands.table import COMMANDS
 from .foreign_flags import hint

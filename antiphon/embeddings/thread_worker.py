@@ -14,7 +14,7 @@ from functools import partial
 from msgspec import Struct
 
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest
-from antiphon.support.turn_thread import TurnThread
+from antiphon.support.fair_threads import TurnThread
 
 from .base import EmbeddingResult, Role, Text, Vector, truncate_vector
 

@@ -37,10 +37,9 @@ from antiphon.http.openapi.operation import Operation
 from antiphon.http.router import FastRouter, routes_of
 from antiphon.http.routes.admin.added_models import AddedModelRoutes, ModelAdditions
 from antiphon.http.routes.admin.api_keys import ApiKeyRoutes
-from antiphon.http.routes.admin.audit import AuditRoutes
 from antiphon.http.routes.admin.managed_models import ManagedModelRoutes, ModelAdministration
 from antiphon.http.routes.admin.organization_usage import usage_handlers
-from antiphon.http.routes.admin.reports import SettingRoutes, ToolRoutes, UsageRoutes
+from antiphon.http.routes.admin.reports import AuditRoutes, SettingRoutes, ToolRoutes, UsageRoutes
 from antiphon.http.routes.admin.tenants import TenantRoutes
 from antiphon.http.routes.audio import AudioRoutes
 from antiphon.http.routes.chat_completions import StoredChatRoutes

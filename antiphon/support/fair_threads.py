@@ -2,11 +2,13 @@
 
 ``asyncio.to_thread`` runs work in the default executor of the event loop. With asyncio's own
 executor, the work of all tenants waits in one queue. ``FairThreads`` lets tenants take turns, and
-leaves some threads free of any single tenant.
+leaves some threads free of any single tenant. A model that blocks its thread has its own
+``TurnThread``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections import deque
@@ -15,6 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
+
+from antiphon.errors import BackendError
 
 from .fair_limiter import FairLimiter, tenant_share
 
@@ -118,3 +122,37 @@ def default_threads() -> FairThreads:
     """Return the threads for ``asyncio.to_thread``, as many as asyncio would use."""
     count = min(32, (os.cpu_count() or 1) + 4)
     return FairThreads(count, "asyncio", max_per_tenant=tenant_share(count, _SHARE))
+
+
+class TurnThread:
+    """A thread that blocking work of a model runs on, one piece of work at a time. ``name``: prefix
+    of the thread's name.
+
+    A model must not make all clients wait for one long request, so its work is divided into pieces
+    of a bounded time. Tenants take turns piece by piece, and a cancelled request stops after its
+    current piece.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._turns = FairLimiter(1)
+        self.closed = False
+
+    async def run(self, tenant: str, work: Callable[[], _T]) -> _T:
+        """Do a piece of work on the thread when it is this tenant's turn.
+
+        The turn ends with the work, also if the caller is cancelled meanwhile. Raises
+        ``BackendError`` after ``close``.
+        """
+        await self._turns.acquire(tenant)
+        if self.closed:
+            self._turns.release(tenant)
+            raise BackendError("The model is closed.")
+        future = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        future.add_done_callback(lambda _: self._turns.release(tenant))
+        return await asyncio.shield(future)
+
+    async def close(self) -> None:
+        """Wait for the current piece of work, and end the thread."""
+        self.closed = True
+        await asyncio.to_thread(self._thread.shutdown)

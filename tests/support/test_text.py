@@ -10,6 +10,7 @@ from antiphon.support.text import (
     nesting_depth,
     replace_lone_surrogates,
     replace_lone_surrogates_in_json,
+    similar_name,
     truncate_middle,
 )
 
@@ -61,3 +62,27 @@ def test_depth_is_that_of_the_deepest_bracket() -> None:
     assert nesting_depth("") == nesting_depth("))]") == 0
     assert nesting_depth("a(b)[c{d}]") == 2
     assert nesting_depth("((([])", "[", "]") == 1
+
+
+NAMES = ["port", "host", "max_output_tokens", "top_p", "load", "log-format"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("potr", "port"),
+        ("ports", "port"),
+        ("maxOutputToken", "max_output_tokens"),
+        ("TOP-P", "top_p"),
+        ("log_fromat", "log-format"),
+        ("path", None),
+        ("posts", None),
+        ("max_tokens", None),
+        ("load-forms", None),
+        ("hs", None),
+        ("", None),
+    ],
+)
+def test_only_misspellings_mean_a_known_name(name: str, meant: str | None) -> None:
+    assert similar_name(name, NAMES) == meant
+    assert similar_name(name, []) is None

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from antiphon.errors import InvalidRequest, unsupported_parameter
-from antiphon.support.misspellings import similar_name
+from antiphon.support.text import similar_name
 
 from .errors import truncated
 
