@@ -219,10 +219,14 @@ class RemoteBackend(Backend, ABC):
         """Return the body of the HTTP request, as JSON."""
         head = options.derive(self._encode_head, (prompt_tools,), options.shared)
         conversation = _with_instructions(conversation, head.instructions)
-        own = self.own_fields(conversation, options).items()
+        own = {
+            name: value
+            for name, value in self.own_fields(conversation, options).items()
+            if name and value is not None and name not in self._body
+        }
         return _encode_body(
             head.json,
-            {name: value for name, value in own if name not in self._body},
+            own,
             self.items_field,
             None
             if self.items_field in self._body
@@ -297,7 +301,8 @@ class RemoteBackend(Backend, ABC):
 
     @abstractmethod
     def own_fields(self, conversation: Conversation, options: Options) -> JsonObject:
-        """Return the fields of the body that belong to one request, without its items."""
+        """Return the fields of the body that belong to one request, without its items. A field
+        whose value is None, and one whose name is empty, is not sent."""
 
     @abstractmethod
     def encode_items(

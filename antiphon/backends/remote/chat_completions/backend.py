@@ -98,11 +98,10 @@ class ChatCompletionsBackend(RemoteBackend):
 
     def own_fields(self, conversation: Conversation, options: Options) -> JsonObject:
         flavour = self.flavour
-        fields = {
+        return {
             "prompt_cache_key": options.cache_key if flavour.has_developer_role else None,
             flavour.option_fields.get("cache_salt", ""): options.prefix_salt,
         }
-        return {name: value for name, value in fields.items() if name and value is not None}
 
     def added_instructions(self, options: Options) -> Sequence[str]:
         flavour = self.flavour

@@ -92,12 +92,11 @@ class ResponsesBackend(RemoteBackend):
 
     def own_fields(self, conversation: Conversation, options: Options) -> JsonObject:
         text = conversation.instructions
-        fields = {
+        return {
             "instructions": options.encoded(text) if text else None,
             "prompt_cache_key": options.cache_key,
             self.flavour.option_fields.get("cache_salt", ""): options.prefix_salt,
         }
-        return {name: value for name, value in fields.items() if name and value is not None}
 
     def added_instructions(self, options: Options) -> Sequence[str]:
         flavour = self.flavour
