@@ -75,7 +75,7 @@ class EngineServer:
 
 
 async def _stream(
-    http: httpx.AsyncClient, model: str, begun: asyncio.Event | None = None, *, limit: int = 300
+    http: httpx.AsyncClient, model: str, begun: asyncio.Event | None = None, *, limit: int = 80
 ) -> dict[str, Any]:
     """Stream a response and return it as it ended. ``begun``: set when it has text."""
     fields = {"max_output_tokens": limit} if model == "llama" else {}
