@@ -19,7 +19,7 @@ from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.engines.base import DiskCache, LoadOptions, Sampling
 from antiphon.engines.llama.client import LlamaClient
-from antiphon.engines.llama.disk_states import DiskStates
+from antiphon.engines.llama.disk_states import DiskStates, delete_states
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.engines.llama.kept_states import NO_GROUP, KeptState, KeptStates, StateGroup
 from antiphon.engines.llama.slots import MIN_SHARED, Slot, Slots
@@ -791,6 +791,22 @@ async def test_files_go_with_their_conversation_and_tenant(
     assert len(list(folder.iterdir())) == 1
     assert states.counts.disk_bytes == 1000
     states.close()
+
+
+@pytest.mark.parametrize("secret", [None, b"secret"], ids=["plain", "encrypted"])
+async def test_files_of_models_that_are_not_loaded_are_deleted(
+    files: StateFiles, tmp_path: Path, secret: bytes | None
+) -> None:
+    for model in ("one", "two"):
+        states = await stored(DiskStates(tmp_path / model / "v1", MIB, secret), files)
+        for n in range(3):
+            owner = states.owners.get("a cache key", f"t{n % 2}", f"resp{n}", True)
+            states.add(state := durable(files, range(100 * n, 100 * n + 100), b"x" * 10, owner))
+            await states.persist(state)
+        states.close()
+    for owner_id, tenant, left in (("resp0", "t0", 4), ("resp9", "t1", 4), (None, "t1", 2)):
+        delete_states(tmp_path, secret, owner_id, tenant)
+        assert len(list(tmp_path.rglob("*.state"))) == left
 
 
 async def test_disk_has_a_budget(files: StateFiles, tmp_path: Path) -> None:
