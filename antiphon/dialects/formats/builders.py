@@ -798,6 +798,7 @@ def _value_ends(
     last: str,
     *,
     again: Sequences,
+    has_section: bool = True,
 ) -> tuple[dict[str, str], dict[str, Sequences]]:
     """Return the terminals that end a value between tags, with their next states, and what must
     follow each of them (``State.ends``). A value may contain the texts of all other tags.
@@ -805,9 +806,10 @@ def _value_ends(
     - ``value_end``: the tag after a value. ``closing``: the tag after a call, or ``""`` if it is
       ``last``. ``last``: the tag after the last call.
     - ``keys``: the texts before a parameter's name → the texts that may follow the name.
-    - ``again``: the beginnings of another call.
+    - ``again``: the beginnings of another call. ``has_section``: whether a tag stands before the
+      first call. Without it, any text may follow a call.
     """
-    after_call: Sequences = ((last,), *again, (END,), (UNWRAPPED,))
+    after_call: Sequences = ((last,), *again, (END,), *([(UNWRAPPED,)] if has_section else ()))
     after_value: Sequences = ((last,), (END,), *again)
     if closing:
         after_value += tuple((closing, *texts) for texts in after_call)
@@ -1283,7 +1285,9 @@ def channel_tags(
     key, end = f'<{tag}parameter name="', f"\n</{tag}parameter>"
     ends = {again: START, last: START, to: "name"}
     called = _named([to], [message])
-    on_value, value_ends = _value_ends(end, {key: ('"',)}, again, last, again=called)
+    on_value, value_ends = _value_ends(
+        end, {key: ('"',)}, again, last, again=called, has_section=False
+    )
     on_value |= {again: START, f"\n{again}": START}
     quotes = _quotations(called, (key,), "", ("", last), (end,))
     return ToolFormat(

@@ -578,7 +578,7 @@ class FormatParser:
             self._state,
             self._position,
             is_bare=is_peek or may_be_text or to in WHOLE_ANSWER,
-            is_wrapped=self._states[to].reads in _BETWEEN_CALLS,
+            is_wrapped=(self._states[to].reads, self._states[to].then) == ("between", START),
         )
         if not is_peek:
             self._markup.add_terminal(self._take_buffer(len(terminal)))

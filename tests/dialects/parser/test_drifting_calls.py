@@ -206,6 +206,20 @@ def test_the_last_value_has_no_closing_tag(name: str) -> None:
     assert calls_in(name, head + tail) == [("search", {"query": "a"})]
 
 
+@pytest.mark.parametrize("name", [name for name in TAG_FORMATS if TOOLS[name].inner])
+def test_text_after_a_call_without_its_section(name: str) -> None:
+    form = TOOLS[name]
+    output = write_calls(form, [("search", {"query": "a"})])
+    opening = next(tag for tag in sorted(form.inner) if tag in output)
+    tag = opening.removesuffix(' name="').removesuffix("=")
+    closing = f"</{tag[1:]}>"
+    call = output[output.index(opening) : output.index(closing) + len(closing)]
+    for before, after in (("Ok.", "Done."), ("<x>", "</x>")):
+        first, *calls, last = found_in(name, f"{before}\n{call}\n{call}\n\n{after}")
+        assert [first["message"].strip(), last["message"].strip()] == [before, after]
+        assert [json.loads(each["arguments"]) for each in calls] == [{"query": "a"}] * 2
+
+
 @pytest.mark.parametrize(
     "attributes",
     ['string="True">', 'type="string">', "string=true>", ">", ' string="true" type="string" >'],
