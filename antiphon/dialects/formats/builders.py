@@ -146,6 +146,16 @@ def with_spellings(row: ToolFormat, spellings: Mapping[str, tuple[str, ...]]) ->
     return replace(row, states=states, opens=widen(row.opens), inner=inner)
 
 
+def with_other_sections(row: ToolFormat, section: str, others: Iterable[str]) -> ToolFormat:
+    """Add the tags that models write around calls in place of those of the format. ``section``,
+    ``others``: the names of the tags."""
+    names = sorted({*others} - {section})
+    return with_spellings(
+        row,
+        {f"{sign}{section}>": tuple(f"{sign}{name}>" for name in names) for sign in ("<", "</")},
+    )
+
+
 def with_section(row: ToolFormat, first: str, last: str) -> ToolFormat:
     """Add tags around all calls to a format that has none, because some models of the family write
     them. ``first``, ``last``: the tags before and after the calls."""
@@ -225,6 +235,19 @@ def with_function_tags(row: ToolFormat) -> ToolFormat:
         states={**row.states, **states},
         trims=tags.trims,
     )
+
+
+def with_wrappers(row: ToolFormat, tags: tuple[str, ...]) -> ToolFormat:
+    """Add other tags that models write around the JSON objects of a format. ``tags``: the names of
+    the tags. They may also be plain text."""
+    opens = dict.fromkeys((f"<{tag}>" for tag in tags), "records")
+    ends = opens | {f"</{tag}>": START for tag in tags}
+    states = {
+        name: replace(row.states[name], on={**ends, **row.states[name].on})
+        for name in ("records", "record")
+    }
+    inner = row.inner | opens.keys()
+    return replace(row, opens={**opens, **row.opens}, inner=inner, states={**row.states, **states})
 
 
 def keyed_json_calls(
@@ -314,22 +337,18 @@ def deepseek_calls(
     """
     first, last = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
     begin, sep, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
-    head = "type" if typed else "name"
-    ends = {begin: head, end: "calls", last: START}
-    after_name = {} if typed else {sep: "arguments"}
+    ends = {begin: "head", end: "calls", last: START}
+    head = ends | {f"function{sep}": "name"}
     return ToolFormat(
         name=name,
-        opens={first: "calls", begin: head},
+        opens={first: "calls", begin: "head"},
         states={
-            "calls": State(reads="between", on=ends | {f"function{sep}": "name"}),
-            "name": State(reads="name", on=ends | after_name, peek={"{": "arguments"}),
+            "calls": State(reads="between", on=head),
+            # Models of both versions write the syntax of the other one, too.
+            "head": State(reads="between", on=head, then="name"),
+            "name": State(reads="name", on=ends | {sep: "arguments"}, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=ends, then="calls"),
-        }
-        | (
-            {"type": State(reads="gap", on=ends | {sep: "name", "function": "type"})}
-            if typed
-            else {}
-        ),
+        },
         written=CallSyntax(
             first=first,
             before=f"{begin}function{sep}" if typed else begin,
@@ -357,6 +376,7 @@ def mistral_calls(
     templates with this format. ``metadata``: the documentation of the format.
     """
     again = {"[TOOL_CALLS]": "call"}
+    ends = again | {"[/TOOL_CALLS]": START}
     return ToolFormat(
         name=name,
         opens=again,
@@ -371,9 +391,9 @@ def mistral_calls(
             ),
             "id": State(reads="id", on=again | {"[ARGS]": "arguments"}, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=again, then="rest"),
-            "rest": State(reads="between", on=again),
-            "records": State(reads="between", skips="[],;", on=again, peek={"{": "record"}),
-            "record": State(reads="record", on=again, then="records"),
+            "rest": State(reads="between", on=ends),
+            "records": State(reads="between", skips="[],;", on=ends, peek={"{": "record"}),
+            "record": State(reads="record", on=ends, then="records"),
         },
         written=written,
         mark=mark,
@@ -670,11 +690,19 @@ def braced_calls(
     order. ``name``, ``metadata``: the format's name and its documentation.
     """
     ends = {opening: "call", closing: START}
-    called = (("call:", NAME, "{"),)
-    last_quote = tuple((*brackets, closing) for brackets in ("}", "]}", "}}"))
+    called = _named(["call:"], ["{", "("])
+    last_quote = tuple((*inner, close, closing) for inner in ("", "]", "}") for close in ("}", ")"))
+    arguments = State(
+        reads="pairs",
+        on=ends,
+        ends={closing: ((END,), (opening,)), quote: last_quote},
+        quotes={opening: Quotation(begins=called, closes=(closing,), follows=((quote,),))},
+        then="call",
+    )
     return ToolFormat(
         name=name,
-        opens={opening: "call"},
+        opens={opening: "call", "call:": "name"},
+        inner=frozenset({"call:"}),
         states={
             # Some models leave out the word "call", or write JSON.
             "call": State(
@@ -684,14 +712,10 @@ def braced_calls(
                 then="name",
             ),
             "record": State(reads="record", on=ends, then="call"),
-            "name": State(reads="name", on=ends | {"{": "arguments"}),
-            "arguments": State(
-                reads="pairs",
-                on=ends,
-                ends={closing: ((END,), (opening,)), quote: last_quote},
-                quotes={opening: Quotation(begins=called, closes=(closing,), follows=((quote,),))},
-                then="call",
-            ),
+            "name": State(reads="name", on=ends | {"{": "arguments", "(": "keywords"}),
+            "arguments": arguments,
+            # Some models write the call as in Python.
+            "keywords": replace(arguments, close=")"),
         },
         written=CallSyntax(
             before=opening + "call:",
@@ -753,6 +777,8 @@ def _tagged_calls(
     outer = {before: "type", after: "calls"} if before else {}
     outer_ends: Sequences = ((after, last), (after,), (before, "function")) if before else ()
     openings = dict.fromkeys(names, "name")
+    name_ends = dict.fromkeys(names.values(), "parameters")
+    name_ends |= {end.replace(">", "/>"): "calls" for end in names.values()}
     called = chain.from_iterable(_named([opening], [end]) for opening, end in names.items())
     ends = {first: "calls", **outer, **openings, closing: "calls", last: START}
     calls = _in_section(first, tuple(called))
@@ -772,7 +798,7 @@ def _tagged_calls(
         states=({"type": State(reads="gap", on=ends | {"function": "type"})} if before else {})
         | {
             "calls": State(reads="between", on=ends),
-            "name": State(reads="name", on=ends | dict.fromkeys(names.values(), "parameters")),
+            "name": State(reads="name", on=ends | name_ends, peek={"{": "arguments"}),
             "parameters": State(
                 reads="gap", on=ends | dict.fromkeys(keys, "key"), peek={"{": "arguments"}
             ),
@@ -781,7 +807,7 @@ def _tagged_calls(
             "key": State(reads="key", on={**ends, **values}),
         }
         | {
-            kind: State(reads=kind, on=on_value, ends=value_ends, quotes=quotes)
+            kind: _value_state(kind, value_end, on_value, value_ends, quotes)
             for kind in values.values()
         },
         written=written,
@@ -809,7 +835,10 @@ def _value_ends(
     - ``again``: the beginnings of another call. ``has_section``: whether a tag stands before the
       first call. Without it, any text may follow a call.
     """
-    after_call: Sequences = ((last,), *again, (END,), *([(UNWRAPPED,)] if has_section else ()))
+    after_call: Sequences = ((last,), *again, (END,))
+    after_call += tuple((closing, *texts) for texts in after_call)  # it is written twice
+    if has_section:
+        after_call += ((UNWRAPPED,),)
     after_value: Sequences = ((last,), (END,), *again)
     if closing:
         after_value += tuple((closing, *texts) for texts in after_call)
@@ -818,6 +847,8 @@ def _value_ends(
         after_value += _named([key], texts)
         on[key], ends[key] = "key", tuple((PARAMETER, text) for text in texts)
     ends[value_end] = after_value
+    for tag in _doubles(value_end):
+        on[tag], ends[tag] = on[value_end], after_value
     if closing:
         on[closing], ends[closing] = "calls", after_call
     # If the tag after the value is missing, the line end before the next tag is no part of it.
@@ -825,6 +856,24 @@ def _value_ends(
         if tag:
             on[f"\n{tag}"], ends[f"\n{tag}"] = on[tag], ends[tag]
     return on, ends
+
+
+def _doubles(value_end: str) -> dict[str, str]:
+    """Return how a model writes the closing tag ``value_end`` twice (``State.doubles``)."""
+    tag = value_end.strip()
+    return {f"{value_end}\n{tag}": f"<{tag[2:-1]}"} if tag.startswith("</") else {}
+
+
+def _value_state(
+    reads: ContentKind,
+    value_end: str,
+    on: Mapping[str, str],
+    ends: Mapping[str, Sequences],
+    quotes: Mapping[str, Quotation],
+) -> State:
+    """Return the state that reads a value before the tag ``value_end``. The other parameters are
+    fields of the state."""
+    return State(reads=reads, on=on, ends=ends, quotes=quotes, doubles=_doubles(value_end))
 
 
 def _quotations(
@@ -905,9 +954,11 @@ def function_tags(
         trims=lines,
         **metadata,
     )
-    return replace(row, ends_reasoning=True)
+    return replace(with_other_sections(row, section, ["tool_call"]), ends_reasoning=True)
 
 
+#: The quotes that models write around a name in a tag.
+_ATTRIBUTE_QUOTES = ('"', "'", "")
 #: The names of sections of calls in the versions of DeepSeek's format.
 _SECTIONS = ("function_calls", "tool_calls", "calls")
 
@@ -928,7 +979,7 @@ def invoke_tags(
     the chat templates of models with this format, and the format's documentation.
     """
     first, last = f"<{section}>", f"</{section}>"
-    key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
+    call, parameter, end = f"<{tag}invoke name=", f"<{tag}parameter name=", f"</{tag}parameter>"
     string, literal = '" string="true">', '" string="false">'
     # Models drift to other attributes, which belong to the text of the key.
     values: dict[str, ContentKind] = {'">': "value", ">": "value"}
@@ -937,19 +988,19 @@ def invoke_tags(
     row = _tagged_calls(
         name,
         (first, last),
-        {f'<{tag}invoke name="': '">'},
+        {f"{call}{quote}": f"{quote}>" for quote in _ATTRIBUTE_QUOTES},
         f"</{tag}invoke>",
-        {key: '"'},
+        {f"{parameter}{quote}": quote or ">" for quote in _ATTRIBUTE_QUOTES},
         values,
         end,
         CallSyntax(
             first=first + "\n",
-            before=f'<{tag}invoke name="',
+            before=f'{call}"',
             between='">\n',
             after=f"</{tag}invoke>",
             last="\n" + last,
             parameter=ParameterSyntax(
-                before=key,
+                before=f'{parameter}"',
                 text=string if tag else '">',
                 text_end=end + "\n",
                 json=literal if tag else '">',
@@ -961,13 +1012,7 @@ def invoke_tags(
     )
     # Models also write the sections of other versions, and leave out the prefix of the tag.
     others = {*(f"{tag}{word}" for word in _SECTIONS), *_SECTIONS} - {section} if tag else set()
-    return with_spellings(
-        row,
-        {
-            f"<{section}>": tuple(f"<{other}>" for other in sorted(others)),
-            f"</{section}>": tuple(f"</{other}>" for other in sorted(others)),
-        },
-    )
+    return with_other_sections(row, section, others)
 
 
 def step_tags(
@@ -1069,7 +1114,7 @@ def cdata_tags(
             "key": State(
                 reads="key", on=ends | {'">': "value", '"><![CDATA[': "raw", '">\n<![CDATA[': "raw"}
             ),
-            "value": State(reads="value", on=on_value, ends=value_ends, quotes=quotes),
+            "value": _value_state("value", end, on_value, value_ends, quotes),
             "raw": State(
                 reads="value",
                 on=dict.fromkeys(raw_ends, "parameters"),
@@ -1298,7 +1343,7 @@ def channel_tags(
             "parameters": State(reads="gap", on=ends | {key: "key"}, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on=ends | {'">\n': "value"}),
-            "value": State(reads="value", on=on_value, ends=value_ends, quotes=quotes),
+            "value": _value_state("value", end, on_value, value_ends, quotes),
         },
         written=CallSyntax(
             before=to,
@@ -1404,7 +1449,7 @@ def key_value_tags(
             "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on=ends | after_key),
             "parameters": State(reads="gap", on=inside, peek={"{": "arguments"}),
-            "value": State(reads="value", on=on_value, ends=value_ends, quotes=quotes),
+            "value": _value_state("value", value_end, on_value, value_ends, quotes),
         }
         | ({"lead": State(reads="lead", on=inside, then="value")} if key_end else {}),
         written=_key_value_syntax(

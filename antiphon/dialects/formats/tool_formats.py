@@ -41,6 +41,7 @@ from .builders import (
     with_function_tags,
     with_json,
     with_section,
+    with_wrappers,
 )
 from .types import START, CallSyntax, State, ToolFormat
 
@@ -68,6 +69,8 @@ _LONGCAT = key_value_tags(
     source="its makers' parser",
 )
 _CALL = r"<\|function_call\|>"
+#: Tags that models of the Hermes format write in place of its own.
+_WRAPPERS = ("tools", "tool", "function_call", "json", "JSON", "xml")
 _GIGACHAT = json_calls(
     "gigachat3",
     (
@@ -81,18 +84,20 @@ _GIGACHAT = json_calls(
     source=_TEMPLATE,
     from_template=True,
 )
-_LLAMA = json_calls(
-    "llama3_json",
-    ("<|python_tag|>",),
-    json_call_syntax("; ", "parameters"),
-    closes=("<|python_end|>",),
-    bare="{",
-    # Command R's lists of actions look the same, but cannot express "no call": exclude them.
-    mark=r'(?s)\A(?!.*Action:).*?("parameters":|<\|python_tag\|>)',
-    models="Llama 3.1, 3.2, 3.3, 4",
-    aliases=("llama3", "llama4_json", "llama_3_x"),
-    source=_TEMPLATE,
-    from_template=True,
+_LLAMA = with_function_tags(
+    json_calls(
+        "llama3_json",
+        ("<|python_tag|>",),
+        json_call_syntax("; ", "parameters"),
+        closes=("<|python_end|>",),
+        bare="{",
+        # Command R's lists of actions look the same, but cannot express "no call": exclude them.
+        mark=r'(?s)\A(?!.*Action:).*?("parameters":|<\|python_tag\|>)',
+        models="Llama 3.1, 3.2, 3.3, 4",
+        aliases=("llama3", "llama4_json", "llama_3_x"),
+        source=_TEMPLATE,
+        from_template=True,
+    )
 )
 #: Llama 4 writes the text before a call between these tags. The text may be empty.
 _PYTHON = {"<|python_start|>": START, "<|python_end|>": START}
@@ -603,32 +608,35 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="RWKV 7",
             source=_PLUGIN,
         ),
-        with_function_tags(
-            json_calls(
-                "hermes",
-                ("<tool_call>",),
-                json_call_syntax(before="<tool_call>{line}", after="{line}</tool_call>"),
-                closes=("</tool_call>",),
-                mark="<tool_call>",
-                models="Hermes, Qwen 2.5, Qwen 3, Granite 4, ERNIE 4.5, EXAONE 4,"
-                " and models whose template has no tools",
-                aliases=(
-                    "qwen",
-                    "qwen25",
-                    "qwen3",
-                    "qwen3_json",
-                    "granite4",
-                    "ernie45",
-                    "trinity",
-                    "hermes_2_pro",
-                    "generic",
-                    "xiaomi_mimo",
-                    "exaone4",
-                    "exaone_moe",
-                ),
-                source="the template of Qwen 3",
-                from_template=True,
-            )
+        with_wrappers(
+            with_function_tags(
+                json_calls(
+                    "hermes",
+                    ("<tool_call>",),
+                    json_call_syntax(before="<tool_call>{line}", after="{line}</tool_call>"),
+                    closes=("</tool_call>",),
+                    mark="<tool_call>",
+                    models="Hermes, Qwen 2.5, Qwen 3, Granite 4, ERNIE 4.5, EXAONE 4,"
+                    " and models whose template has no tools",
+                    aliases=(
+                        "qwen",
+                        "qwen25",
+                        "qwen3",
+                        "qwen3_json",
+                        "granite4",
+                        "ernie45",
+                        "trinity",
+                        "hermes_2_pro",
+                        "generic",
+                        "xiaomi_mimo",
+                        "exaone4",
+                        "exaone_moe",
+                    ),
+                    source="the template of Qwen 3",
+                    from_template=True,
+                )
+            ),
+            _WRAPPERS,
         ),
         json_calls(
             "nemotron_json",
@@ -671,7 +679,11 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        replace(_LLAMA, opens={**_LLAMA.opens, **_PYTHON}),
+        replace(
+            _LLAMA,
+            opens={**_LLAMA.opens, **_PYTHON},
+            inner=_LLAMA.inner | {"<tool_call>"},
+        ),
         with_section(
             python_calls(
                 "pythonic",

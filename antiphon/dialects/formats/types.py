@@ -272,10 +272,14 @@ class State(Struct, frozen=True, kw_only=True):
       of them ends a string.
     - ``quotes``: opening terminal of a call → how a value quotes such a call. Until the quoted call
       ends, a terminal, even the format's quote, ends the value only if the reply ends there, too.
+    - ``doubles``: a closing tag that models write twice → the beginning of its opening tag. If the
+      value contains that text, the first of the closing tags belongs to it.
     - ``then``: the next state once the text of this state is complete.
     - ``skips``: with ``reads="between"``, the characters that are dropped in addition to white
       space.
     - ``filler``: with ``reads="filler"``, a regex for the text that has no meaning.
+    - ``close``: with ``reads="pairs"``, the bracket after the arguments, if it is another one than
+      in ``ToolFormat.written``.
     """
 
     reads: ContentKind
@@ -283,9 +287,11 @@ class State(Struct, frozen=True, kw_only=True):
     peek: Mapping[str, str] = {}
     ends: Mapping[str, tuple[tuple[str, ...], ...]] = {}
     quotes: Mapping[str, Quotation] = {}
+    doubles: Mapping[str, str] = {}
     then: str = START
     skips: str = ""
     filler: str = r"\s*"
+    close: str = ""
 
 
 #: States for an answer that consists of calls as JSON and of nothing else. Models of any format

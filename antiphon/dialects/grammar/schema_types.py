@@ -78,7 +78,9 @@ class SchemaTypes:
 
     def _members(self, schema: Schema, key: str) -> Iterator[Schema]:
         for form in self.forms(schema):
-            yield keyword_object(keyword_object(form, "properties"), key)
+            named = keyword_object(form, "properties")
+            at = (named, key) if key in named else (form, "additionalProperties")
+            yield keyword_object(*at)
 
     def forms(self, schema: Schema) -> list[Schema]:
         """Return the alternative schemas of objects or arrays that ``schema`` allows. The list has

@@ -10,7 +10,7 @@ raise.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from antiphon.dialects.grammar.schema_types import SchemaTypes, has_type
@@ -42,7 +42,7 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
     - All other text becomes a string. Quotes around the text become part of the string.
 
     If the schema allows no string, closing brackets at the end that nothing opened are dropped, and
-    quotes around a value of an allowed type.
+    quotes around a value of an allowed type. Missing closing brackets are added.
 
     Exception to the first two rules: if the schema allows a string but not the type of this value,
     the text becomes a string. A text without any characters becomes an empty array or object, or
@@ -57,6 +57,7 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
     if types and "string" not in types:
         stray = len(bare) - len(bare.rstrip("]})"))
         candidates += [_literal_to_json(bare[:-n]) for n in range(1, min(stray, _MAX_STRAY + 1))]
+        candidates.append(_literal_to_json(bare, closes=True))
     for candidate in candidates:
         try:
             value = load(candidate)
@@ -157,9 +158,10 @@ def string_decoder(quote: str, *, raw: bool = False) -> StringDecoder:
     return StringDecoder(quote, _PYTHON_ESCAPES, _PYTHON_DIGITS)
 
 
-def _literal_to_json(text: str) -> str:
+def _literal_to_json(text: str, *, closes: bool = False) -> str:
     """Convert a Python literal, or a literal of the form ``{key:value}``, to JSON. If the literal
-    is not valid, the result is not valid JSON."""
+    is not valid, the result is not valid JSON. ``closes``: whether to add closing brackets that are
+    missing at its end."""
     tokens: list[str] = []
     was_word = False
     for found in _LITERAL.finditer(text):
@@ -176,7 +178,21 @@ def _literal_to_json(text: str) -> str:
             tokens.append(_token_to_json(kind, token))
     if tokens[:1] == ["{"] and tokens[-1] == "}" and len(tokens) > 2 and ":" not in tokens:
         tokens[0], tokens[-1] = "[", "]"  # a set of Python
-    return "".join(tokens)
+    return "".join([*tokens, *(_missing_brackets(tokens) if closes else ())])
+
+
+_CLOSERS: Mapping[str, str] = {"{": "}", "[": "]"}
+
+
+def _missing_brackets(tokens: Iterable[str]) -> list[str]:
+    """Return the closing brackets that the tokens of a literal lack."""
+    missing: list[str] = []
+    for token in tokens:
+        if token in _CLOSERS:
+            missing.insert(0, _CLOSERS[token])
+        elif missing and token == missing[0]:
+            del missing[0]
+    return missing
 
 
 def _token_to_json(kind: str | None, token: str) -> str:

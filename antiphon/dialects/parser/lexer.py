@@ -128,7 +128,8 @@ class StateTerminals:
     ``transitions``: terminal → its transition. The string of a terminal contains a mark in place of
     each special token. A mark is a lone surrogate, which the model's text cannot contain. ``ends``:
     terminal → the texts that must follow it where it ends a value (``State.ends``). ``quotes``:
-    terminal → how a value quotes a call that it opens (``State.quotes``).
+    terminal → how a value quotes a call that it opens (``State.quotes``). ``doubles``: a closing
+    tag that is written twice → the beginning of its opening tag (``State.doubles``).
     """
 
     def __init__(
@@ -136,10 +137,12 @@ class StateTerminals:
         transitions: Mapping[str, Transition],
         ends: Mapping[str, Sequences] | None = None,
         quotes: Mapping[str, Quotation] | None = None,
+        doubles: Mapping[str, str] | None = None,
     ) -> None:
         self.transitions = transitions
         self.ends: Mapping[str, Sequences] = ends or {}
         self.quotes: Mapping[str, Quotation] = quotes or {}
+        self.doubles: Mapping[str, str] = doubles or {}
         longest_first = sorted(transitions, key=len, reverse=True)
         # Special tokens without a transition are matched too: they are dropped and never text.
         self._pattern = re.compile("|".join([*map(re.escape, longest_first), _MARK.pattern]))
@@ -268,6 +271,7 @@ class Lexer:
                     )
                     for each, found in state.quotes.items()
                 },
+                {self._mark(each): opening for each, opening in state.doubles.items()},
             )
             for name, on in marked.items()
             for state in (states.get(name, _OUTSIDE),)

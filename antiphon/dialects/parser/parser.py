@@ -401,6 +401,8 @@ class FormatParser:
         if self._quoted:
             sequences = tuple((*parts, END) for parts in sequences)
         matched = continuation.matches(sequences, len(terminal))
+        if matched and terminal in state.doubles:
+            return not self._is_doubled(state.doubles[terminal])
         if matched is False and self._quoted and terminal in self._quoted[-1].closes:
             return self._end_quoted(continuation, terminal)
         return None if matched is None else not matched
@@ -421,6 +423,13 @@ class FormatParser:
             return None
         del self._quoted[-1 if is_inner else 0 :]
         return True
+
+    def _is_doubled(self, opening: str) -> bool:
+        """Return whether a closing tag that stands twice after the current value is doubled.
+        Otherwise, the first one closes a tag in the value. ``opening``: the beginning of such a
+        tag."""
+        value = self._lexer.spell_out("".join(self._markup.text))
+        return value.strip() != "" and opening not in value
 
     def _is_quote(self, terminal: str) -> bool:
         """Return whether ``terminal`` is the format's quote and has a meaning in this state."""

@@ -123,7 +123,8 @@ class _LabelReader(_NameReader):
     def finish(self) -> None:
         call, text = self.call, self._name.strip(_QUOTES)
         name = ":".join(part for part in text.split(":") if not _NUMBER.fullmatch(part))
-        names = (name, name.lstrip(_DIGITS + _SIGNS), name.rstrip(_DIGITS).rstrip(_SIGNS))
+        bare = name.rstrip(_DIGITS).rstrip(_SIGNS)
+        names = (name, name.lstrip(_DIGITS + _SIGNS), bare, bare.removeprefix("functions_"))
         known = next((each for each in names if call.tool_named(each)), "")
         if not known and _NAMELESS.fullmatch(text):
             call.name, call.call_id = call.only_tool, text
@@ -301,7 +302,8 @@ def _reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:
         case "pairs":
             parameter = form.written.parameter
             assert parameter is not None
-            return KeywordArgumentReader(call, parameter, form.written.after[0], form.quote)
+            close = state.close or form.written.after[0]
+            return KeywordArgumentReader(call, parameter, close, form.quote)
         case "elements":
             return XmlArgumentReader(call, form.quote)
     return _READERS[state.reads](call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -83,6 +84,7 @@ def calls_in(name: str, output: str) -> list[tuple[str, Any]]:
         '"{\\"query\\": \\"a\\"}"',
         '{"input": "{\\"query\\": \\"a\\"}"}',
         '{"parameters": {"query": "a"}}}',
+        '[{"query": "a"}]',
     ],
     ids=[
         "one bracket more",
@@ -90,6 +92,7 @@ def calls_in(name: str, output: str) -> list[tuple[str, Any]]:
         "a string",
         "a string in an object",
         "an object in an object",
+        "an object in a list",
     ],
 )
 def test_arguments_in_json(name: str, arguments: str) -> None:
@@ -206,13 +209,45 @@ def test_the_last_value_has_no_closing_tag(name: str) -> None:
     assert calls_in(name, head + tail) == [("search", {"query": "a"})]
 
 
+#: Formats with tags that close a parameter, as in XML.
+XML_FORMATS = [
+    name for name in TAG_FORMATS if "</" in write_calls(TOOLS[name], [("search", {"query": "a"})])
+]
+
+
+def closing_tag(name: str) -> str:
+    parameter = TOOLS[name].written.parameter
+    assert parameter is not None
+    return parameter.text_end.replace("{line}", "").strip()
+
+
+@pytest.mark.parametrize("name", XML_FORMATS)
+def test_a_closing_tag_is_written_twice(name: str) -> None:
+    """Unless the value contains the opening tag of the first one."""
+    form, end = TOOLS[name], closing_tag(name)
+    for arguments in ({"query": "a", "limit": 2}, {"limit": 2, "query": "a\nb"}):
+        output = write_calls(form, [("search", arguments)])
+        at = output.index(end, output.index("a", output.index("query") + 5))
+        doubled = f"{output[:at]}{end}\n{output[at:]}"
+        assert calls_in(name, doubled) == [("search", arguments)]
+    query = f"{end.replace('/', '')}\n{end}\n"
+    output = write_calls(form, [("search", {"query": query})])
+    assert calls_in(name, output) == [("search", {"query": query})]
+
+
+@pytest.mark.parametrize("name", XML_FORMATS)
+def test_an_array_in_tags_without_its_end(name: str) -> None:
+    output = write_calls(TOOLS[name], [("search", {"tags": ["a", "b"]})])
+    output = output.replace(', "b"]', ', {"c": "b"')
+    assert calls_in(name, output) == [("search", {"tags": ["a", {"c": "b"}]})]
+
+
 @pytest.mark.parametrize("name", [name for name in TAG_FORMATS if TOOLS[name].inner])
 def test_text_after_a_call_without_its_section(name: str) -> None:
     form = TOOLS[name]
     output = write_calls(form, [("search", {"query": "a"})])
     opening = next(tag for tag in sorted(form.inner) if tag in output)
-    tag = opening.removesuffix(' name="').removesuffix("=")
-    closing = f"</{tag[1:]}>"
+    closing = re.sub(r"(?: name)?=.*", ">", f"</{opening[1:]}")
     call = output[output.index(opening) : output.index(closing) + len(closing)]
     for before, after in (("Ok.", "Done."), ("<x>", "</x>")):
         first, *calls, last = found_in(name, f"{before}\n{call}\n{call}\n\n{after}")
@@ -230,6 +265,61 @@ def test_attributes_of_a_parameter(name: str, attributes: str) -> None:
     begin, _, rest = output.partition('query"')
     output = f'{begin}query" {attributes}{rest[rest.index(">") + 1 :]}'
     assert calls_in(name, output) == [("search", {"query": "a", "limit": 2})]
+
+
+@pytest.mark.parametrize(
+    ("name", "quote"),
+    [*product(("deepseek_v4", "minimax_m2"), ('"', "'")), ("minimax_m2", ""), ("dots", "")],
+)
+def test_quotes_in_tags(name: str, quote: str) -> None:
+    form = TOOLS[name]
+    calls = [("search", {"query": "it's", "limit": 2}), ("now", {})]
+    output = re.sub(r'(?<==)"(\w+)"', rf"{quote}\1{quote}", write_calls(form, calls))
+    assert calls_in(name, output) == calls
+    assert calls_in(name, output[output.index(">") + 1 :]) == calls  # without their section
+
+
+@pytest.mark.parametrize("name", ["deepseek_v32", "deepseek_v4", "minimax_m2"])
+def test_a_tag_that_closes_itself(name: str) -> None:
+    output = write_calls(TOOLS[name], [("now", {}), ("search", {"query": "a"})])
+    output = re.sub(r'"now">\s*</[^>]*>', '"now"/>', output)
+    assert calls_in(name, output) == [("now", {}), ("search", {"query": "a"})]
+
+
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        ("hermes", "<tool_call>\n```json\nRECORD\n```\n</tool_call>"),
+        ("hermes", "<tools>\nRECORD\n</tools>"),
+        ("hermes", "<function_call>RECORD</function_call>"),
+        ("hermes", '{"tool_calls": [RECORD]}'),
+        ("mistral", "[TOOL_CALLS] [RECORD][/TOOL_CALLS]"),
+        ("mistral_v13", "[TOOL_CALLS]search[ARGS]ARGUMENTS[/TOOL_CALLS]"),
+        ("llama3_json", "<function=search>ARGUMENTS</function>"),
+        ("llama3_json", "<function=searchARGUMENTS</function>"),
+        ("deepseek_v3", "<｜tool▁call▁begin｜>search<｜tool▁sep｜>ARGUMENTS<｜tool▁call▁end｜>"),
+        (
+            "deepseek_v31",
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>search\n```json\nARGUMENTS\n```"
+            "<｜tool▁call▁end｜>",
+        ),
+        (
+            "kimi_k2",
+            "<|tool_call_begin|>functions_search_0<|tool_call_argument_begin|>ARGUMENTS"
+            "<|tool_call_end|>",
+        ),
+        (
+            "seed_oss",
+            "<tool_call>\n<function=search>\n<parameter=query>a</parameter>\n</function>\n"
+            "</tool_call>",
+        ),
+    ],
+)
+def test_other_shapes_of_the_same_family(name: str, output: str) -> None:
+    arguments = '{"query": "a"}'
+    record = f'{{"name": "search", "arguments": {arguments}}}'
+    output = output.replace("ARGUMENTS", arguments).replace("RECORD", record)
+    assert calls_in(name, output) == [("search", {"query": "a"})]
 
 
 @pytest.mark.parametrize("name", RECORD_FORMATS)
@@ -275,6 +365,26 @@ def test_names_of_functions_in_quotes(quote: str) -> None:
 def test_json_in_the_tags_of_gemma() -> None:
     output = '<|tool_call>{"name": "search", "arguments": {"query": "a"}}<tool_call|>'
     assert calls_in("gemma4", output) == [("search", {"query": "a"})]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['query=^a (b)^, tags=["c"]', 'query="a (b)", tags=[^c^]', "query='a (b)', tags=['c']"],
+)
+def test_calls_of_gemma_as_in_python(arguments: str) -> None:
+    output = f"<|tool_call>call:search({arguments})<tool_call|><|tool_call>call:now()<tool_call|>"
+    found = calls_in("gemma4", output.replace("^", GEMMA_MARK))
+    assert found == [("search", {"query": "a (b)", "tags": ["c"]}), ("now", {})]
+
+
+@pytest.mark.parametrize("end", ["<tool_call|>", ""])
+def test_calls_of_gemma_without_their_opening_tag(end: str) -> None:
+    output = f'call:search{{query:<|"|>a<|"|>}}{end}'
+    assert calls_in("gemma4", output) == [("search", {"query": "a"})]
+    before, found = found_in("gemma4", f"I do.\n{output}")
+    assert (before["message"], found["call"]) == ("I do.", "search")
+    for text in ("Please call: search", "Then call:ghost{a:1}", "call:"):
+        assert found_in("gemma4", text) == [{"message": text}]
 
 
 @pytest.mark.parametrize("end", [", ", ",limit", ",limit:"])

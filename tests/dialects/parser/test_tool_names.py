@@ -14,7 +14,9 @@ UNMARKED = frozenset(
     {"functionary_v3_2", "granite_pythonic", "llama3_json", "llm_jp", "pythonic", "xlam"}
 )
 #: Formats in which a bracket ends the name, or a header repeats it.
-NO_BRACKETS = frozenset({"cwm", "inkling", "lfm2", "llama4_pythonic", "olmo3"})
+NO_BRACKETS = frozenset(
+    {"cwm", "functiongemma", "gemma4", "inkling", "lfm2", "llama4_pythonic", "olmo3"}
+)
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,17 @@ def test_parameters_behind_references_and_alternatives_end_a_value(name: str) ->
         assert json.loads(str(found["arguments"])) == arguments
 
 
+def test_inner_values_have_the_type_of_additional_properties() -> None:
+    variables = {"type": "object", "additionalProperties": {"type": "string"}}
+    shape = ToolShape(wire_name="write", schema=schema(env=variables))
+    output = (
+        '{0}<tool_call>\n{0}<invoke name="write">{0}<env>{0}<A>1{0}</A>{0}<B>true{0}</B>{0}</env>'
+        "{0}</invoke>\n{0}</tool_call>"
+    ).format("]<]minimax[>[")
+    (found,) = calls_in("minimax_m3", output, 1, special=True, shapes={"write": shape})
+    assert json.loads(str(found["arguments"])) == {"env": {"A": "1", "B": "true"}}
+
+
 @pytest.mark.parametrize("special", [True, False], ids=["special", "text"])
 def test_strings_in_arrays_and_objects_quote_whole_calls(special: bool) -> None:
     mark, tag = '<|"|>', "]<]minimax[>["
