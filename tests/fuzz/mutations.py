@@ -1,5 +1,5 @@
-"""Mutations of the corpus: parts removed, doubled, moved and inserted, whole calls quoted, then
-tracers inserted.
+"""Mutations of the corpus: parts removed, doubled, moved and inserted, quotes replaced, whole calls
+quoted, then tracers inserted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ EDGES = (
     "null",
 )
 _NAMES = sorted(TARGETS)
-_KINDS = ("remove", "double", "insert", "splice", "swap", "quote tag", "quote call")
+_KINDS = (
+    *("remove", "double", "insert", "splice", "swap", "quote tag", "quote call"),
+    *("single quotes", "no quotes"),
+)
 _MAX_SPAN, _MAX_LENGTH, _MAX_TRACERS = 80, 2_000, 8
 #: The share of outputs in tokens of several bytes, which are read in a fraction of the time.
 _PIECES_SHARE = 0.97
@@ -90,6 +93,7 @@ _ARGUMENTS = (
     {},
     {"query": "q"},
     {"query": "it's\n", "limit": 3},
+    {"query": "a 'b c' d", "limit": "3"},
     {"filters": {"a": ["b"]}, "tags": ["t"]},
     {"ghost": "g"},
 )
@@ -128,6 +132,10 @@ def _mutate_once(rng: random.Random, text: str, target: Target, words: Sequence[
             return _insert_into_value(rng, text, words)
         case "quote call":
             return _quote_call(rng, text, target.name.rpartition("-")[0])
+        case "single quotes":
+            return text[:a] + text[a:b].replace('"', "'") + text[b:]
+        case "no quotes":
+            return text[:a] + text[a:b].replace('"', "") + text[b:]
         case "splice":
             other = rng.choice(target.seeds)
             return text[:a] + other[rng.randint(0, len(other)) :]

@@ -20,9 +20,13 @@ from antiphon.dialects.harmony.header import read_header
 from antiphon.dialects.harmony.parser import CONTROL_TOKENS, HarmonyParser, TokenCodes
 from antiphon.dialects.parser.lexer import terminals_of
 from antiphon.dialects.parser.parser import FormatParser
+from antiphon.dialects.parser.tool_call import ToolShape
 from tests.dialects.replies import (
+    INTEGER,
     SHAPES,
+    STRING,
     lexer_for,
+    schema,
     specials,
     stories,
     thinking_of,
@@ -30,6 +34,26 @@ from tests.dialects.replies import (
 from tests.fuzz.pieces import PieceTokenizer
 
 CORPUS = Path(__file__).parent / "corpus"
+#: The tools of the goldens. The types of a tool's parameters stand behind references.
+TOOL_SHAPES = {
+    **SHAPES,
+    "search": ToolShape(
+        wire_name="search",
+        schema={
+            **schema(
+                query={"$ref": "#/$defs/text"},
+                limit={"anyOf": [{"$ref": "#/$defs/count"}, {"type": "null"}]},
+                filters={"$ref": "#/$defs/filters"},
+                tags={"type": "array", "items": {"$ref": "#/$defs/text"}},
+            ),
+            "$defs": {
+                "text": STRING,
+                "count": INTEGER,
+                "filters": {"type": "object", "additionalProperties": {"$ref": "#/$defs/text"}},
+            },
+        },
+    ),
+}
 _BREAK = "\n====\n"
 
 
@@ -79,7 +103,7 @@ def _format(name: str, *, special: bool) -> Target:
             tokenizer,
             reasoning=thinks,
             tools=form,
-            shapes=SHAPES,
+            shapes=TOOL_SHAPES,
             thinking=thinking,
             lexer=lexer_for(tokens, thinks.name, name),
         )
@@ -114,7 +138,9 @@ def _harmony_headers(text: str) -> str:
 def _harmony() -> Target:
     seeds = corpus("harmony")
     tokenizer = PieceTokenizer([*CONTROL_TOKENS.values(), "<|endoftext|>"], seeds)
-    make = partial(HarmonyParser, tokenizer, TokenCodes.from_tokenizer(tokenizer), shapes=SHAPES)
+    make = partial(
+        HarmonyParser, tokenizer, TokenCodes.from_tokenizer(tokenizer), shapes=TOOL_SHAPES
+    )
     return Target(
         name="harmony",
         tokenizer=tokenizer,
