@@ -292,6 +292,8 @@ class HttpProtocol(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._deadline = None
+        if sum(name == b"host" for name, _ in self._headers) > 1:  # RFC 9112, section 3.2
+            raise ValueError("more than one Host header")
         parser, method = self._parser, self._parser.get_method().decode("ascii")
         if parser.should_upgrade() and _wants_websocket(self._headers):
             self._has_upgraded = True

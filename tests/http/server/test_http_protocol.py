@@ -205,3 +205,11 @@ async def test_lost_client_ends_the_request() -> None:
     await client.send()
     assert [message["type"] for message in messages] == ["http.request", "http.disconnect"]
     assert client.transport.written == b""
+
+
+async def test_two_host_headers_are_refused() -> None:
+    """Else a proxy in front might check the other one."""
+    client = Client()
+    answer = await client.send(b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"invalid_http" in answer
+    client.end()
