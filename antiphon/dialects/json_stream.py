@@ -37,6 +37,15 @@ def load(text: str) -> Any:
         raise ValueError("nested too deep") from None
 
 
+def load_object(text: str) -> Mapping[str, Any] | None:
+    """Parse a JSON object. Returns None if ``text`` is none."""
+    try:
+        value = load(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def _refuse(name: str) -> Any:
     raise ValueError(name)
 

@@ -1151,9 +1151,11 @@ def element_tags(
         states={
             "calls": State(reads="between", on=ends),
             "name": State(reads="name", on=ends | {'">': "elements"}),
+            "arguments": State(reads="json", on=ends, then="elements"),
             "elements": State(
                 reads="elements",
                 on=ends,
+                peek={"{": "arguments"},
                 ends={
                     closing: ((last,), (opening,), (END,), (UNWRAPPED,)),
                     last: ((END,),),

@@ -130,7 +130,7 @@ class KeywordArgumentReader:
             return at + 1  # some models quote their keys
         if self._resume_bare():
             return at
-        self._target.start_parameter("")
+        self._target.start_parameter("", is_object=char == "{" and not self._part)
         self._is_keyword = False
         self._step = self._read_literal if self._part else self._read_value_start
         return at

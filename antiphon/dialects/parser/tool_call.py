@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from antiphon.dialects.grammar.schema_types import SchemaTypes, keyword_list, keyword_object
-from antiphon.dialects.json_stream import JsonSpan, StringDecoder, ToolInputDecoder, load
+from antiphon.dialects.json_stream import JsonSpan, StringDecoder, ToolInputDecoder, load_object
 
 from .argument_values import JsonObjectWriter, to_json_text
 from .json_repair import JsonRepair
@@ -239,11 +239,7 @@ class CallBuilder:
         self._end_wrapper()
         self._end_json()
         if not self._has_output:
-            stray = "".join(self.stray_text).strip()
-            # Some models write the arguments as JSON where tags for the parameters are expected.
-            is_object = _is_object(stray)
-            self._write(stray if is_object else "{}")
-            self.stray_text = [] if is_object else self.stray_text
+            self._write("{}")
         if self._input_decoder is not None:
             self._emit(self._input_decoder.finish())
             if stray := self._input_decoder.stray_text:
@@ -346,16 +342,17 @@ class CallBuilder:
 
     # --- arguments that come key by key -----------------------------------------------------------
 
-    def start_parameter(self, key: str) -> None:
+    def start_parameter(self, key: str, *, is_object: bool = False) -> None:
         """Start the parameter ``key``. If the key is empty, the value belongs to the schema's next
-        property that has no value yet."""
+        property that has no value yet. ``is_object``: whether the value without a key is an object,
+        which may contain all arguments."""
         if self._repair is not None:  # the call already has arguments that are JSON
             self.stray_text.append(f"{key} ")
             return
         if self._wrapper is not None:
             self.add_value(self._start_wrapper_parameter())
         if self._object is None:
-            if self._has_wrappers and key in _WRAPPERS:
+            if self._has_wrappers and (is_object or key in _WRAPPERS):
                 self._wrapper = (key, "")
                 return
             self._object, self._wrapper_head = JsonObjectWriter(self.schemas), None
@@ -379,8 +376,9 @@ class CallBuilder:
 
     def _unwrap_parameter(self, key: str, value: str) -> None:
         """Add the arguments that the only parameter of the call wraps. If its value is no object,
-        it is an ordinary parameter."""
-        if _is_object(text := to_json_text(value)):
+        or if it has no key and not only arguments in its value, it is an ordinary parameter."""
+        found = load_object(text := to_json_text(value))
+        if found is not None and (key or (found and set(self._names).issuperset(found))):
             self._wrapper, self._wrapper_head = None, None
             self._write_json(text)
         else:
@@ -422,7 +420,7 @@ class CallBuilder:
 
     def add_json_value(self, text: str) -> None:
         """Add the complete value of the current key. ``text``: the value as JSON."""
-        if self._wrapper is not None and _is_object(text):
+        if self._wrapper is not None and text.startswith("{"):
             self._wrapper = (self._wrapper[0], text)
             return
         if self._wrapper is not None:
@@ -475,20 +473,9 @@ def _schemas_of(tool: ToolShape) -> SchemaTypes:
 def _fits(tool: ToolShape, arguments: str) -> bool:
     """Return whether arguments, as JSON, have all required parameters of a tool and no others than
     its parameters."""
-    try:
-        given = load(arguments)
-    except ValueError:
-        return False
-    schemas = _schemas_of(tool)
-    return isinstance(given, dict) and any(
+    given, schemas = load_object(arguments), _schemas_of(tool)
+    return given is not None and any(
         given.keys() <= keyword_object(form, "properties").keys()
         and all(name in list(given) for name in keyword_list(form, "required"))
         for form in schemas.forms(schemas.root)
     )
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(load(text), dict)
-    except ValueError:
-        return False

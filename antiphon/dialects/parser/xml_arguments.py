@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.json_stream import dump, load
+from antiphon.dialects.json_stream import dump
 
 from .argument_values import STRING, to_json_text
 from .lexer import QUOTE
@@ -219,7 +219,7 @@ class XmlArgumentReader:
         self._target.start_parameter(name)
         text = _value_or_array(values)
         is_list = self._target.schemas.of_property(name) == {"array"}
-        if is_list and not isinstance(_try_load(text), list):
+        if is_list and not text.startswith("["):
             text = f"[{text}]"
         self._target.add_json_value(text)
 
@@ -228,10 +228,3 @@ class XmlArgumentReader:
         Returns an empty mapping if ``schema`` does not describe the inner element."""
         found = self._target.schemas.member(schema, name)
         return found or (self._target.schemas.items(schema) if name == _ITEM else {})
-
-
-def _try_load(text: str) -> Any:
-    try:
-        return load(text)
-    except ValueError:
-        return None

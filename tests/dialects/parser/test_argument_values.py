@@ -69,7 +69,7 @@ class RecordingTarget(CallBuilder):
         super().__init__(ParserDeltaBuilder(), {}, is_bare=False)
         self.events: list[tuple[str, str]] = []
 
-    def start_parameter(self, key: str) -> None:
+    def start_parameter(self, key: str, *, is_object: bool = False) -> None:
         self.events.append(("key", key))
 
     def add_value(self, text: str) -> None:

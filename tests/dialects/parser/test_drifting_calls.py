@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.formats.types import State
 from antiphon.dialects.parser.parser import FormatParser
 from tests.dialects.replies import (
     SHAPES,
@@ -23,6 +24,7 @@ from tests.dialects.replies import (
     write_calls,
 )
 
+_NO_STATE = State(reads="gap")
 #: Formats whose arguments are JSON. The values of `cwm` may be plain text.
 JSON_FORMATS = sorted(
     name for name, row in TOOLS.items() if row.written.parameter is None and name != "cwm"
@@ -155,6 +157,25 @@ def test_arguments_in_a_fenced_code_block(name: str) -> None:
     ):
         output = TOOLS[name].written.render_calls([("search", arguments), ("now", "")])
         assert calls_in(name, output) == [("search", {"query": "a"}), ("now", {})]
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        name
+        for name, row in TOOLS.items()
+        if row.states.get("arguments", _NO_STATE).reads == "pairs"
+    ),
+)
+def test_an_object_in_place_of_keyword_arguments(name: str) -> None:
+    """It contains all arguments if its fields are parameters. Otherwise it is the first one."""
+    for written, calls in (
+        ('{"query": "a", "limit": 2}', [("search", {"query": "a", "limit": 2})]),
+        ('{"find": "a"}', [("search", {"query": '{"find": "a"}'})]),
+        ("{}", [("search", {"query": "{}"})]),
+    ):
+        output = TOOLS[name].written.render_calls([("search", written), ("now", "")])
+        assert calls_in(name, output) == [*calls, ("now", {})]
 
 
 MESSAGES = (
