@@ -34,6 +34,8 @@ EDGES = (
     '"city": "Paris", ',
     '{"name": "search", ',
     "null",
+    "```json\n",
+    '{"tool_calls": [',
 )
 _NAMES = sorted(TARGETS)
 _KINDS = (

@@ -99,6 +99,19 @@ _LLAMA = with_function_tags(
         from_template=True,
     )
 )
+#: It may also write its list of calls in a fenced code block after some text.
+_XLAM = json_calls(
+    "xlam",
+    ("<tool_call>", "[TOOL_CALLS]"),
+    json_call_syntax(", ", first="[", last="]", ids=True),
+    closes=("</tool_call>",),
+    inner=True,
+    bare="[",
+    mark="calls in a single JSON array|xLAM|deep thinking subroutine",
+    models="xLAM, Cogito of Llama",
+    source=_TEMPLATE,
+    from_template=True,
+)
 #: Llama 4 writes the text before a call between these tags. The text may be empty.
 _PYTHON = {"<|python_start|>": START, "<|python_end|>": START}
 #: In MiMo's format, values have no line ends inside their tags. This is the only difference from
@@ -667,17 +680,10 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        json_calls(
-            "xlam",
-            ("<tool_call>", "[TOOL_CALLS]", "```json\n"),
-            json_call_syntax(", ", first="[", last="]", ids=True),
-            closes=("</tool_call>", "```"),
-            inner=True,
-            bare="[",
-            mark="calls in a single JSON array|xLAM|deep thinking subroutine",
-            models="xLAM, Cogito of Llama",
-            source=_TEMPLATE,
-            from_template=True,
+        replace(
+            _XLAM,
+            opens={**_XLAM.opens, "```json\n": "fence record"},
+            inner=_XLAM.inner | {"```json\n"},
         ),
         replace(
             _LLAMA,

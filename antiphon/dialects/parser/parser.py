@@ -40,7 +40,7 @@ _NAMING = frozenset({"name", "label", "id"})
 _BETWEEN_CALLS = frozenset({"between", "header", "record", "name", "label"})
 _BLANK = " \t\r\n"
 #: Characters that may stand between calls and have no meaning.
-_SEPARATORS = _BLANK + "]),;}`"
+_SEPARATORS = _BLANK + "]),;}"
 #: Characters without a meaning if they are the only text between two calls.
 _BETWEEN = _SEPARATORS + "[{("
 

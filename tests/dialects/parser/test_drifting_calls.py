@@ -178,6 +178,13 @@ def test_an_object_in_place_of_keyword_arguments(name: str) -> None:
         assert calls_in(name, output) == [*calls, ("now", {})]
 
 
+@pytest.mark.parametrize("name", sorted(name for name, row in TOOLS.items() if not row.begins))
+def test_a_code_block_after_a_call_is_text(name: str) -> None:
+    calls = write_calls(TOOLS[name], [("search", {"query": "a"})])
+    for block in ('```json\n{"a": 1}\n```', "```\nx\n```", "```python\nf()\n```"):
+        assert found_in(name, f"{calls}\n{block}")[1:] == [{"message": block}]
+
+
 MESSAGES = (
     '{"tool_calls": [CALLS]}',
     '{"role": "assistant", "content": null, "refusal": null, "tool_calls": [CALLS]}',
