@@ -32,6 +32,9 @@ _LONG_FIELDS = (b'"tools":', b'"instructions":')
 _LONG_BYTES = 1024
 #: By this many bytes at its start, a long value is looked up.
 _PREFIX_BYTES = 128
+#: Limit for the long values with the same beginning, such as the tools of an agent and those of its
+#: subagents.
+_MAX_ALIKE = 8
 
 _T = TypeVar("_T")
 
@@ -122,8 +125,8 @@ class RequestShapes:
         #: Costly bodies are parsed in threads.
         self._lock = threading.Lock()
         self._shapes: OrderedDict[tuple[str | bytes, ...], RequestShape] = OrderedDict()
-        #: Beginning of a long value → the value.
-        self._long_values: dict[bytes, bytes] = {}
+        #: Beginning of long values → these values, the newest first.
+        self._long_values: dict[bytes, tuple[bytes, ...]] = {}
         # Nobody else can guess them, so none of them is in a body before it is put there.
         self._placeholders = {
             name: b'"%b"' % secrets.token_hex(8).encode() for name in _LONG_FIELDS
@@ -142,8 +145,9 @@ class RequestShapes:
             start = body.find(name) + len(name)
             if body[start : start + 1] == b" ":
                 start += 1
-            value = self._long_values.get(body[start : start + _PREFIX_BYTES])
-            if value is not None and body.startswith(value, start):
+            known = self._long_values.get(body[start : start + _PREFIX_BYTES], ())
+            value = next((value for value in known if body.startswith(value, start)), None)
+            if value is not None:
                 placeholder = self._placeholders[name]
                 body = b"".join((body[:start], placeholder, body[start + len(value) :]))
                 replaced[placeholder] = value
@@ -171,13 +175,16 @@ class RequestShapes:
                 self._bytes += size
             self._shapes[key] = shape
             for value in _long_values(key):
-                self._long_values[value[:_PREFIX_BYTES]] = value
+                known = self._long_values.get(value[:_PREFIX_BYTES], ())
+                others = [other for other in known if other != value]
+                self._long_values[value[:_PREFIX_BYTES]] = value, *others[: _MAX_ALIKE - 1]
             while self._bytes > self._max_bytes:
                 oldest, _ = self._shapes.popitem(last=False)
                 self._bytes -= sum(map(len, oldest))
                 for value in _long_values(oldest):
-                    if self._long_values.get(value[:_PREFIX_BYTES]) is value:
-                        del self._long_values[value[:_PREFIX_BYTES]]
+                    known = self._long_values.pop(value[:_PREFIX_BYTES], ())
+                    if others := [other for other in known if other is not value]:
+                        self._long_values[value[:_PREFIX_BYTES]] = tuple(others)
         return shape
 
 

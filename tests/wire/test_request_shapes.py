@@ -135,6 +135,24 @@ def test_long_values_of_a_kept_shape_are_not_parsed_again() -> None:
     assert shapes.shorten(short) == (short, {})
 
 
+def test_long_values_with_the_same_beginning_are_all_known() -> None:
+    """Agents and their subagents have lists of tools that begin with the same tools."""
+    shapes, limit = RequestShapes(max_bytes=30_000), 8
+    tools = [{**_TOOL, "name": f"tool_{number}", "description": "x" * 50} for number in range(20)]
+    bodies = [
+        json.dumps({"input": "a", "tools": tools[:count]}, separators=(",", ":")).encode()
+        for count in range(20, 10, -1)
+    ]
+    for _ in range(2):
+        for body in bodies:
+            _parse_body(body, shapes)
+        short = [len(shapes.shorten(body)[0]) < 100 for body in bodies]
+        assert short == [False, False] + [True] * limit
+    for number in range(100):  # the shapes with these tools are dropped
+        _parse_body(json.dumps({"instructions": f"{number}" * 700, "input": "a"}).encode(), shapes)
+    assert not any(len(shapes.shorten(body)[0]) < 100 for body in bodies)
+
+
 @pytest.mark.parametrize("body", [b"[]", b"{", b"", b'{"input": "hi"', b'"x"', b"\xff", b"null"])
 def test_other_bodies_are_rejected_as_before(body: bytes) -> None:
     with pytest.raises(InvalidRequest) as expected:
