@@ -262,7 +262,7 @@ def _read_json_span(text: str) -> None:
 
 
 def _repair_json(text: str) -> None:
-    repair = JsonRepair({"properties": {"n": {"type": "integer"}}})
+    repair = JsonRepair(SchemaTypes({"properties": {"n": {"type": "integer"}}}))
     for piece in _pieces(text):
         repair.read(piece)
     repair.finish()
