@@ -32,7 +32,9 @@ from collections.abc import Sequence
 
 __all__ = [
     "CONTEXT_LENGTH_EXCEEDED",
+    "DISK_ERROR",
     "DISK_FULL",
+    "DISK_OBSTACLES",
     "INTERNAL_ERROR",
     "READ_ONLY",
     "SERVICE_UNAVAILABLE",
@@ -76,9 +78,11 @@ __all__ = [
     "unsupported_value",
 ]
 
-#: The cause of a ``StoreError`` that only the operator, or a deletion, can remove.
+#: The causes of a ``StoreError`` that only the operator, or a deletion, can remove.
 DISK_FULL = "the disk is full"
 READ_ONLY = "the file system is read-only"
+DISK_ERROR = "the disk reports an error"
+DISK_OBSTACLES = (DISK_FULL, READ_ONLY, DISK_ERROR)
 #: Names of models that an error lists.
 _MAX_NAMES = 5
 #: OpenAI's code for a conversation that does not fit the model's context.

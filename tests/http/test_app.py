@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 
+from antiphon.errors import DISK_OBSTACLES, StoreError
 from antiphon.store.upkeep.health import StoreHealth
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.wire.admin.server_info import ProcessHealth
+from antiphon.wire.admin.server_info import ProcessHealth, UnreadyReason
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
 
@@ -160,6 +161,21 @@ async def test_server_without_a_store_is_not_ready(make_app: Any, service: Any) 
     answer = await client.get("/ready")
     assert (answer.status_code, answer.json()["reason"]) == (503, "store")
     assert (await client.get("/health")).status_code == 200
+
+
+@pytest.mark.parametrize("cause", DISK_OBSTACLES)
+async def test_obstacle_of_the_disk_has_a_reason_of_its_own(
+    make_app: Any, service: Any, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    store = MemoryStore()
+
+    async def check_writable() -> None:
+        raise StoreError(f"The store could not be written: {cause}.")
+
+    monkeypatch.setattr(store, "check_writable", check_writable)
+    service.store_health = StoreHealth(store)
+    reason = (await make_app().client.get("/ready")).json()["reason"]
+    assert reason in get_args(UnreadyReason) and reason not in {"store", "stopping"}
 
 
 @pytest.mark.requirement("API-WEBSOCKET-REFUSED")

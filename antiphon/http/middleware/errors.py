@@ -229,10 +229,10 @@ class ErrorMiddleware:
         return error_reply(500, UNEXPECTED, type="server_error", code="server_error")
 
     def _system_error_reply(self, error: OSError) -> Reply:
-        """Build the HTTP response for an error of the operating system. A disk that is full, for
-        example that of temporary files, is named."""
+        """Build the HTTP response for an error of the operating system. An obstacle of the
+        disk, for example that of temporary files, is named."""
         obstacle = disk_obstacle(error)
         if not obstacle:
             return self._unexpected_reply()
-        self._log.error("a file cannot be written", error=obstacle, file=error.filename)
-        return run_error_reply(StoreError(f"A file could not be written: {obstacle}."))
+        self._log.error("a file cannot be written or read", error=obstacle, file=error.filename)
+        return run_error_reply(StoreError(f"A file could not be written or read: {obstacle}."))

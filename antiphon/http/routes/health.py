@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from antiphon.errors import DISK_FULL, READ_ONLY
+from antiphon.errors import DISK_ERROR, DISK_FULL, READ_ONLY
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import Metrics
 from antiphon.http.openapi.operation import operation
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 #: Returns the state of the processes of a server with several workers.
 ReadProcesses = Callable[[], Awaitable[tuple[ProcessHealth, ...]]]
-_REASONS: Mapping[str, UnreadyReason] = {DISK_FULL: "disk_full", READ_ONLY: "read_only"}
+_REASONS: Mapping[str, UnreadyReason] = {
+    DISK_FULL: "disk_full",
+    READ_ONLY: "read_only",
+    DISK_ERROR: "disk_error",
+}
 
 
 class HealthRoutes:

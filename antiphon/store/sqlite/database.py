@@ -29,7 +29,7 @@ from typing import IO, Any, TypeAlias, TypeVar
 import msgspec
 import structlog
 
-from antiphon.errors import DISK_FULL, SetupError, StoreError
+from antiphon.errors import DISK_ERROR, DISK_FULL, SetupError, StoreError
 from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.sql.queries import for_sqlite, migrations, queries
 from antiphon.store.sql.row_mapping import Columns, encode
@@ -38,7 +38,7 @@ from antiphon.support.fair_threads import current_tenant
 from antiphon.support.file_locks import try_lock
 
 from .file_lock import FileLock, open_lock_file, open_private
-from .reserve import Reserve
+from .reserve import Reserve, is_disk_error
 from .wal import WalScan, scan_wal
 
 _T = TypeVar("_T")
@@ -509,7 +509,8 @@ def _read(connection: sqlite3.Connection, job: _Job) -> None:
         job.result = job.work(connection)
     except (sqlite3.Error, msgspec.MsgspecError, UnicodeError) as error:
         _log_damage(error)
-        job.error = StoreError("The store could not be read.")
+        cause = f": {DISK_ERROR}" if is_disk_error(error) else ""
+        job.error = StoreError(f"The store could not be read{cause}.")
         job.error.__cause__ = error
     except Exception as error:
         job.error = error

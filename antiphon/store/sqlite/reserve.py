@@ -12,8 +12,9 @@ import os
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import IO
 
-from antiphon.errors import DISK_FULL, READ_ONLY
+from antiphon.errors import DISK_ERROR, DISK_FULL, READ_ONLY
 from antiphon.support.disk import disk_obstacle
 
 from .file_lock import open_private
@@ -21,8 +22,13 @@ from .file_lock import open_private
 #: The log has usually up to 4 MiB. On a small disk, both are smaller.
 _MAX_BYTES = 8 << 20
 _DISK_SHARE = 4
-#: SQLITE_FULL and SQLITE_IOERR_WRITE, which some file systems report instead.
-_FULL_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
+
+
+def is_disk_error(error: BaseException) -> bool:
+    """Return whether the operating system refused to write or read a file of the database. The
+    reason is not known: SQLite reports also a disk quota that is used up in this way."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_IOERR and code != sqlite3.SQLITE_IOERR_NOMEM
 
 
 class Reserve:
@@ -40,23 +46,36 @@ class Reserve:
         return self.bytes // 2
 
     def obstacle(self, error: BaseException) -> str:
-        """Return why a write failed: ``DISK_FULL`` or ``READ_ONLY``; "" for other reasons."""
+        """Return which of ``DISK_OBSTACLES`` is why a write failed; "" for other reasons."""
         if not isinstance(error, sqlite3.Error):
             return ""
+        is_failure = is_disk_error(error)
+        refusal = self._refusal(self.bytes if is_failure else 0)
+        if refusal == READ_ONLY:  # also after an error of the disk
+            return READ_ONLY
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+            return DISK_FULL
+        return (refusal or DISK_ERROR) if is_failure else ""
+
+    def _refusal(self, size: int) -> str:
+        """Take ``size`` more bytes for a moment. Return the obstacle that the disk has, or ""."""
         try:
-            open(self._path, "ab", opener=open_private).close()
+            with open(self._path, "ab", opener=open_private) as file:
+                end = file.tell()
+                try:
+                    _allocate(file, end, size)
+                finally:
+                    file.truncate(end)
         except OSError as refusal:
-            if disk_obstacle(refusal) == READ_ONLY:  # also after an error of the disk
-                return READ_ONLY
-        return DISK_FULL if getattr(error, "sqlite_errorcode", 0) in _FULL_CODES else ""
+            return disk_obstacle(refusal)
+        return ""
 
     def fill(self) -> None:
         """Take the space, or a half or a quarter of it if the disk has no more."""
         for size in (self.bytes, self.bytes // 2, self.bytes // 4):
             try:
                 with open(self._path, "ab", opener=open_private) as file:
-                    if size and hasattr(os, "posix_fallocate"):  # macOS lacks it
-                        os.posix_fallocate(file.fileno(), 0, size)
+                    _allocate(file, 0, size)
                 return
             except OSError:
                 self.release()
@@ -76,3 +95,9 @@ class Reserve:
             return self._path.stat().st_size
         except OSError:
             return 0
+
+
+def _allocate(file: IO[bytes], start: int, size: int) -> None:
+    """Take space on the disk. Raises ``OSError``."""
+    if size and hasattr(os, "posix_fallocate"):  # macOS lacks it
+        os.posix_fallocate(file.fileno(), start, size)

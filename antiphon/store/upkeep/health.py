@@ -7,7 +7,7 @@ import asyncio
 
 import structlog
 
-from antiphon.errors import DISK_FULL, READ_ONLY, Overloaded, StoreError
+from antiphon.errors import DISK_OBSTACLES, Overloaded, StoreError
 from antiphon.store.base import Store
 from antiphon.support.tasks import BackgroundTasks
 
@@ -60,7 +60,7 @@ class StoreHealth:
         elif not problem and not self._is_writable:
             _log.info("the store can be written again")
         self._is_writable = not problem
-        self._cause = next((each for each in (DISK_FULL, READ_ONLY) if each in problem), "")
+        self._cause = next((each for each in DISK_OBSTACLES if each in problem), "")
         self._checked_at = asyncio.get_running_loop().time()
 
     def _slowness(self) -> str:

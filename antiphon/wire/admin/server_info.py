@@ -11,7 +11,7 @@ from antiphon.wire.tools import HostedTool
 
 #: Why a server does not accept new requests. ``store``: its store cannot be written for a reason
 #: that has no name of its own.
-UnreadyReason = Literal["stopping", "store", "disk_full", "read_only"]
+UnreadyReason = Literal["stopping", "store", "disk_full", "read_only", "disk_error"]
 
 
 class ProcessHealth(Struct, frozen=True, kw_only=True):

@@ -219,13 +219,23 @@ async def test_each_batch_is_written_at_once(make_app: Any, service: Any) -> Non
     assert all(write.endswith(b"\n\n") for write in last)
 
 
-async def test_full_disk_of_temporary_files_is_named(
-    make_app: Any, service: Any, error_of: ErrorOf
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EDQUOT, "the disk is full"),
+        (errno.EROFS, "the file system is read-only"),
+        (errno.EIO, "the disk reports an error"),
+    ],
+)
+async def test_obstacle_of_the_disk_of_temporary_files_is_named(
+    make_app: Any, service: Any, error_of: ErrorOf, code: int, cause: str
 ) -> None:
-    service.refusal = OSError(errno.ENOSPC, "No space left on device")
+    service.refusal = OSError(code, "the file of another tenant")
     answer = await make_app().client.post("/v1/responses", json=ASK)
     assert answer.status_code == 503
-    assert "the disk is full" in error_of(answer)["message"]
+    message = f"A file could not be written or read: {cause}. You can retry your request."
+    assert error_of(answer)["message"] == message
 
 
 async def test_unexpected_error_is_500_without_details(

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sqlite3
 import threading
 from pathlib import Path
 
+import pytest
+
+from antiphon.errors import StoreError
 from antiphon.store.sqlite.database import Database
 
 
@@ -28,4 +33,52 @@ async def test_statements_of_a_read_see_the_same_state(tmp_path: Path) -> None:
     committed.set()
     assert await counts == (0, 0)
     assert await database.read(lambda c: c.execute("SELECT count(*) FROM t").fetchone()) == (1,)
+    await database.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "refusal", "cause"),
+    [
+        (sqlite3.SQLITE_IOERR_WRITE, None, ": the disk reports an error."),
+        (sqlite3.SQLITE_IOERR_FSYNC, errno.EIO, ": the disk reports an error."),
+        (sqlite3.SQLITE_IOERR_WRITE, errno.EDQUOT, ": the disk is full."),
+        (sqlite3.SQLITE_IOERR_SHMSIZE, errno.ENOSPC, ": the disk is full."),
+        (sqlite3.SQLITE_FULL, None, ": the disk is full."),
+        (sqlite3.SQLITE_IOERR_WRITE, errno.EROFS, ": the file system is read-only."),
+        (sqlite3.SQLITE_IOERR_NOMEM, None, "."),
+        (sqlite3.SQLITE_CONSTRAINT, errno.ENOSPC, "."),
+    ],
+)
+async def test_obstacle_of_the_disk_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, refusal: int | None, cause: str
+) -> None:
+    """SQLite's code does not always tell it: ``refusal`` is what the disk says to a small write."""
+    database = await Database.open(tmp_path / "a.db")
+
+    def allocate(*_: int) -> None:
+        if refusal is not None:
+            raise OSError(refusal, os.strerror(refusal))
+
+    def fail(connection: sqlite3.Connection) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = code
+        raise error
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    with pytest.raises(StoreError) as written:
+        await database.write(fail)
+    assert written.value.message == f"The store could not be written{cause}"
+    await database.close()
+
+
+async def test_disk_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    database = await Database.open(tmp_path / "a.db")
+
+    def fail(connection: sqlite3.Connection) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
+        raise error
+
+    with pytest.raises(StoreError, match="could not be read: the disk reports an error"):
+        await database.read(fail)
     await database.close()

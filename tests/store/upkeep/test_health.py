@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import Overloaded, StoreError
+from antiphon.errors import DISK_OBSTACLES, Overloaded, StoreError
 from antiphon.store.sqlite.database import Database
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.store.upkeep import health
@@ -89,7 +89,7 @@ async def test_store_that_is_slow_is_not_down(monkeypatch: pytest.MonkeyPatch) -
     assert not await healthy.is_writable()
 
 
-@pytest.mark.parametrize("cause", ["the disk is full", "the file system is read-only"])
+@pytest.mark.parametrize("cause", DISK_OBSTACLES)
 async def test_obstacle_of_the_disk_is_named(monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
     store, healthy = checked(monkeypatch, 0)
     store.problem = StoreError(f"The store could not be written: {cause}.")
