@@ -292,14 +292,15 @@ class HttpProtocol(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._deadline = None
-        if sum(name == b"host" for name, _ in self._headers) > 1:  # RFC 9112, section 3.2
-            raise ValueError("more than one Host header")
         parser, method = self._parser, self._parser.get_method().decode("ascii")
+        version = parser.get_http_version()
+        hosts = sum(name == b"host" for name, _ in self._headers)
+        if hosts > 1 or (not hosts and version == "1.1"):  # RFC 9112, section 3.2
+            raise ValueError("a request needs one Host header")
         if parser.should_upgrade() and _wants_websocket(self._headers):
             self._has_upgraded = True
             return
         self._in_body, self._received_bytes = True, 0
-        version = parser.get_http_version()
         url = httptools.parse_url(self._url)
         path = url.path.decode("ascii")
         scope = {

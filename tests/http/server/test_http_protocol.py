@@ -207,9 +207,25 @@ async def test_lost_client_ends_the_request() -> None:
     assert client.transport.written == b""
 
 
-async def test_two_host_headers_are_refused() -> None:
-    """Else a proxy in front might check the other one."""
+UPGRADE = (
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+@pytest.mark.parametrize("upgrade", [b"", UPGRADE], ids=["http", "websocket"])
+@pytest.mark.parametrize("url", [b"/", b"http://a/"])
+@pytest.mark.parametrize("hosts", [b"", b"Host: a\r\nhost: b\r\n", b"Host: a\r\nHost: a\r\n"])
+async def test_request_needs_one_host(hosts: bytes, url: bytes, upgrade: bytes) -> None:
+    """Else a proxy in front might check another one."""
     client = Client()
-    answer = await client.send(b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n")
+    answer = await client.send(b"GET %b HTTP/1.1\r\n%b%b\r\n" % (url, hosts, upgrade))
     assert answer.startswith(b"HTTP/1.1 400 ") and b"invalid_http" in answer
+    assert client.transport.closing
+    client.end()
+
+
+async def test_http_1_0_needs_no_host() -> None:
+    client = Client()
+    assert (await client.send(b"GET /one HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
     client.end()
