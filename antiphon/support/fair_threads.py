@@ -50,7 +50,7 @@ class FairThreads(ThreadPoolExecutor):
         self._ready: deque[Callable[[], None]] = deque()
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        tenant, done = current_tenant.get(), _ForgetfulFuture[_T]()
+        tenant, done = current_tenant.get(), Future[_T]()
         task = _Task(done, partial(fn, *args, **kwargs))
 
         def work() -> None:
@@ -79,15 +79,6 @@ class FairThreads(ThreadPoolExecutor):
             except IndexError:
                 return
             work()
-
-
-class _ForgetfulFuture(Future[_T]):
-    """A future that forgets its callbacks when it is done. Those of ``asyncio.wrap_future`` refer
-    to the future, so it and its result would stay until the next garbage collection."""
-
-    def _invoke_callbacks(self) -> None:
-        super()._invoke_callbacks()  # type: ignore[misc]
-        self._done_callbacks.clear()  # type: ignore[attr-defined]
 
 
 class _Task:
