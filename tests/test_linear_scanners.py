@@ -426,6 +426,11 @@ SCANNERS = (
         units=('"\\', "'", '"', "\\'", "(", "[", "a", "1", "-", " ", "{'a':", "it's "),
     ),
     Scanner(
+        name="value of an argument that is no text",
+        work=lambda text: to_json_text(text, frozenset({"array", "object"})),
+        units=("[", "{", "]", "[]", "{'a':", "[1,", '"', "a", ","),
+    ),
+    Scanner(
         name="commands of a shell call",
         work=_read_command,
         units=(" ", ",", ' , "a"', '"', "\\", "\n", "x"),

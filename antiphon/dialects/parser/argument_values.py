@@ -181,18 +181,19 @@ def _literal_to_json(text: str, *, closes: bool = False) -> str:
     return "".join([*tokens, *(_missing_brackets(tokens) if closes else ())])
 
 
-_CLOSERS: Mapping[str, str] = {"{": "}", "[": "]"}
+#: Opening bracket → closing bracket, in JSON.
+CLOSERS: Mapping[str, str] = {"{": "}", "[": "]"}
 
 
-def _missing_brackets(tokens: Iterable[str]) -> list[str]:
+def _missing_brackets(tokens: Iterable[str]) -> Iterable[str]:
     """Return the closing brackets that the tokens of a literal lack."""
     missing: list[str] = []
     for token in tokens:
-        if token in _CLOSERS:
-            missing.insert(0, _CLOSERS[token])
-        elif missing and token == missing[0]:
-            del missing[0]
-    return missing
+        if token in CLOSERS:
+            missing.append(CLOSERS[token])
+        elif missing and token == missing[-1]:
+            missing.pop()
+    return reversed(missing)
 
 
 def _token_to_json(kind: str | None, token: str) -> str:

@@ -22,14 +22,13 @@ from antiphon.dialects.json_stream import (
     escape_string,
 )
 
-from .argument_values import convert_string, convert_word
+from .argument_values import CLOSERS, convert_string, convert_word
 
 _BLANK = re.compile(r"[ \t\r\n]+")
 #: How much white space after a comma is passed on.
 _MAX_BLANK = 256
 _VALUE = re.compile(r"""[^,}\])\n"'{\[(]+""")
 _KEY = re.compile(r"[\w.\-$]+")
-_CLOSERS: Mapping[str, str] = {"{": "}", "[": "]"}
 _OPENERS: Mapping[str, str] = {"{": "{", "[": "[", "(": "["}
 _CLOSED: Mapping[str, str] = {"}": "{", "]": "[", ")": "["}
 #: Arguments that say that there are none.
@@ -125,7 +124,7 @@ class JsonRepair:
             elif self._step == self._read_value and self._is_key:
                 self._out.append("null")
             if not self.is_broken:
-                self._out += [_CLOSERS[frame.bracket] for frame in reversed(self._frames)]
+                self._out += [CLOSERS[frame.bracket] for frame in reversed(self._frames)]
         out, self._out = self._out, []
         return "".join(out)
 
@@ -286,7 +285,7 @@ class JsonRepair:
         self._comma = ""
         while self._frames:
             frame = self._frames.pop()
-            self._out.append(_CLOSERS[frame.bracket])
+            self._out.append(CLOSERS[frame.bracket])
             if frame.bracket == bracket:
                 break
         self._step = self._read_next
