@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from tempfile import SpooledTemporaryFile
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import structlog
@@ -61,6 +62,7 @@ _FAILURE_S = 1.0
 _MAX_CLOCK_ERROR_S = 60.0
 #: Seconds between two looks at the state of a batch, which clients change.
 _CHECK_S = 0.25
+_T = TypeVar("_T")
 _State = Literal["in_progress", "cancelling", "expired"]
 _NOT_RUN = {
     "cancelling": ("batch_cancelled", "This request was not executed: the batch was cancelled."),
@@ -314,25 +316,14 @@ class BatchWorker:
         )
 
     async def _lines(self, tenant: str, batch: Batch) -> AsyncGenerator[tuple[int, bytes], None]:
-        with SpooledTemporaryFile(max_size=_MAX_SPOOLED) as spool:
+        with _Spool() as spool:
             async with self._transfers.slot(tenant):
-                await self._fill(spool, tenant, batch.input_file_id)
-            async for number, line in split_lines(_pieces(spool)):
+                file = await self._files.open(tenant, batch.input_file_id)
+                await spool.fill(file.read())
+            async for number, line in split_lines(spool.pieces()):
                 if number % _LINES_PER_TURN == 0:
                     await asyncio.sleep(0)
                 yield number, line
-
-    async def _fill(self, spool: SpooledTemporaryFile[bytes], tenant: str, file_id: str) -> None:
-        """Copy the content of a file to ``spool``, which is at its beginning afterwards. Raises
-        ``StoreError``."""
-        file = await self._files.open(tenant, file_id)
-        async for chunk in file.read():
-            try:
-                await asyncio.to_thread(spool.write, chunk)
-            except OSError as error:
-                reason = disk_obstacle(error) or f"{error.strerror}"
-                raise StoreError(f"The folder for temporary files: {reason}.") from None
-        spool.seek(0)
 
     async def _execute_lines(self, tenant: str, record: BatchRecord) -> None:
         """Execute the lines that have no result yet, and write the result files."""
@@ -429,9 +420,37 @@ class BatchWorker:
         await results.add(number, result, succeeded=reply.succeeded, answer=reply.body)
 
 
-async def _pieces(file: SpooledTemporaryFile[bytes]) -> AsyncGenerator[bytes, None]:
-    while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
-        yield piece
+class _Spool:
+    """A temporary file for the input of a batch. Its methods raise ``StoreError`` if the system
+    cannot write or read it."""
+
+    def __init__(self) -> None:
+        self._file = SpooledTemporaryFile[bytes](max_size=_MAX_SPOOLED)
+
+    def __enter__(self) -> _Spool:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with suppress(OSError):  # raised again if the last write failed
+            self._file.close()
+
+    async def fill(self, chunks: AsyncIterable[bytes]) -> None:
+        """Write the whole content."""
+        async for chunk in chunks:
+            await self._call(self._file.write, chunk)
+        await self._call(self._file.seek, 0)
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the content."""
+        while piece := await self._call(self._file.read, _PIECE_BYTES):
+            yield piece
+
+    async def _call(self, method: Callable[[Any], _T], argument: object) -> _T:
+        try:
+            return await asyncio.to_thread(method, argument)
+        except OSError as error:
+            reason = disk_obstacle(error) or f"{error.strerror}"
+            raise StoreError(f"The folder for temporary files: {reason}.") from None
 
 
 class _LineTasks:

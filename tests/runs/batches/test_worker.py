@@ -228,17 +228,30 @@ async def test_one_input_file_is_loaded_at_a_time(monkeypatch: pytest.MonkeyPatc
     assert len(opened) == 2 * len(tenants) and set(opened) == {1}
 
 
+@pytest.mark.parametrize("failing", ["write", "seek"])
 async def test_full_folder_for_temporary_files_interrupts_a_batch(
-    monkeypatch: pytest.MonkeyPatch,
+    failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches, worker = _idle_worker()
-    failures = [OSError(errno.ENOSPC, "No space left on device")]
+    failures = [failing, "close"]  # what is not written yet is written when the file is closed
 
     class FullFolder(SpooledTemporaryFile[bytes]):
+        def fail(self, method: str) -> None:
+            if failures[:1] == [method]:
+                del failures[0]
+                raise OSError(errno.ENOSPC, "No space left on device")
+
         def write(self, data: Any) -> int:
-            if failures:
-                raise failures.pop()
+            self.fail("write")
             return super().write(data)
+
+        def seek(self, *args: int) -> int:
+            self.fail("seek")
+            return super().seek(*args)
+
+        def close(self) -> None:
+            super().close()
+            self.fail("close")
 
     async def execute(request: LineRequest) -> LineReply:
         return LineReply(200, "req_1", b"{}")
@@ -253,3 +266,4 @@ async def test_full_folder_for_temporary_files_interrupts_a_batch(
         assert (await end_of(batches, batch)).status == "completed"
     await worker.drain()
     assert [line["error"] for line in logs] == ["The folder for temporary files: the disk is full."]
+    assert not failures
