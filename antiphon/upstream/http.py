@@ -24,7 +24,7 @@ _IDLE_S = 30.0
 #: Maximum number of times that one request is sent again because the server had closed the
 #: connection.
 _MAX_REPLACED = 3
-#: Maximum number of URLs whose parts are kept.
+#: Maximum number of URLs whose parts are kept, and of heads of requests.
 _MAX_TARGETS = 256
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -91,6 +91,8 @@ class HttpClient:
         self._headers = _checked(headers)
         self._silence_s = silence_s
         self._targets: dict[str, Target] = {}
+        # Heads contain secrets, so the cache ends with the client.
+        self._encode_head = lru_cache(_MAX_TARGETS)(_encode_head)
         #: Idle connections with the times of their last use, oldest first.
         self._idle: dict[_Key, list[tuple[Connection, float]]] = {}
         self._connections: set[Connection] = set()
@@ -116,7 +118,8 @@ class HttpClient:
         target = self._target(url)
         name = urlsplit(f"//{host}").hostname if host and target.scheme == "https" else None
         sent = {**self._headers, **(_checked(headers) if headers else {})}
-        head = _encode_head(method, target, host or target.authority, tuple(sent.items()))
+        authority = host or target.authority
+        head = self._encode_head(method, target, authority, tuple(sent.items()))
         head += b"content-length: %d\r\n\r\n" % len(body) if body or method == "POST" else b"\r\n"
         key = (target.scheme, target.host, target.port, name)
         for _ in range(_MAX_REPLACED):
@@ -138,6 +141,7 @@ class HttpClient:
         """Close all connections, and wait until they are closed. After this, reading a response
         fails."""
         self._is_closed = True
+        self._encode_head.cache_clear()
         if self._sweep is not None:
             self._sweep.cancel()
         for connection in tuple(self._connections):
@@ -227,7 +231,6 @@ async def _response(connection: Connection, exchange: Exchange) -> HttpResponse:
     return HttpResponse(connection, exchange)
 
 
-@lru_cache(_MAX_TARGETS)
 def _encode_head(
     method: str, target: Target, host: str, headers: tuple[tuple[str, str], ...]
 ) -> bytes:

@@ -96,6 +96,17 @@ async def test_closing_the_client_fails_pending_reads() -> None:
             await connections.request("GET", url)
 
 
+async def test_closed_client_keeps_no_secret() -> None:
+    async with upstream(HEAD + b"content-length: 0\r\n\r\n") as (url, _, received):
+        secret = " ".join(("Bearer", "a"))
+        count = sys.getrefcount(secret)
+        client = HttpClient({}, connect_s=5, silence_s=5)
+        (await client.request("GET", url, headers={"authorization": secret})).close()
+        await client.close()
+        assert b"authorization: Bearer a\r\n" in received[0]
+        assert sys.getrefcount(secret) == count
+
+
 async def test_redirects_are_not_followed() -> None:
     moved = b"HTTP/1.1 307 x\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
     async with upstream(moved) as (url, connections, received):
