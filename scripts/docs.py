@@ -50,7 +50,8 @@ setting of some tables has the flag and the variable of the table itself: `--san
 
 In variables and flags, the elements of a list are separated by commas. Tables of tables, such as
 `[tenants.NAME]`, can be set only in the file, except `models` and `keys`. If a setting is unknown,
-the server does not start. `antiphon settings` prints every value and its origin.
+or a value is `$NAME` and the environment variable `NAME` is not set or empty, the server does not
+start. `antiphon settings` prints every value and its origin.
 
 ```toml
 port = 9000

@@ -305,7 +305,7 @@ def resolve_variable(value: str, where: str, variables: Mapping[str, str]) -> st
     if not value.startswith("$"):
         return value
     if not variables.get(value[1:]):
-        raise SetupError(f"{where}: the environment variable is not set: {value[1:]}")
+        raise SetupError(f"{where}: the environment variable is not set or empty: {value[1:]}")
     return variables[value[1:]]
 
 

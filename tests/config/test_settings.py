@@ -130,7 +130,9 @@ def test_oauth_client_of_an_mcp_server_is_whole() -> None:
     assert "set url and all of oauth_token_url" in refused(scope)
     whole = f"{server}oauth_client_secret = '$SECRET'\n"
     assert "set url and all of oauth_token_url" in refused(f"{whole}command = 'a'")
-    unset = "mcp.servers.a.oauth_client_secret: the environment variable is not set: SECRET"
+    unset = (
+        "mcp.servers.a.oauth_client_secret: the environment variable is not set or empty: SECRET"
+    )
     assert refused(f"{whole}url = 'http://h'") == unset
     header = "url = 'http://h'\nheaders.Authorization = 'a'\n"
     assert "set headers.Authorization or OAuth" in refused(f"{whole}{header}")
@@ -378,13 +380,38 @@ def test_alias_of_two_models_is_refused() -> None:
     assert refused(file) == "models a and b are both named 'n'"
 
 
+@pytest.mark.parametrize("environ", [{}, {"UP": ""}], ids=["unset", "empty"])
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("models.a.api_key", "[models.a]\nsource = 'http://h'\napi_key = '$UP'"),
+        (
+            "mcp.servers.a.headers.X",
+            "[mcp.servers.a]\nurl = 'http://h'\nheaders = { X = '$UP' }",
+        ),
+        ("mcp.servers.a.env.X", "[mcp.servers.a]\ncommand = 'a'\nenv = { X = '$UP' }"),
+        (
+            "files_options.key",
+            "store = 'store.db'\nfiles = 's3://bucket'\nfiles_options = { key = '$UP' }",
+        ),
+    ],
+)
+def test_value_from_the_environment_must_not_be_empty(
+    name: str, table: str, environ: dict[str, str]
+) -> None:
+    Path("antiphon.toml").write_text(table)
+    with pytest.raises(SetupError) as failure:
+        load(environ=environ)
+    assert str(failure.value) == f"{name}: the environment variable is not set or empty: UP"
+
+
 def test_upstream_key_may_come_from_the_environment() -> None:
     lines = ("[models.a]", 'source = "http://h"', 'api_key = "$UP"', "[models.b]", 'source = "b"')
     Path("antiphon.toml").write_text("\n".join((*lines, 'api_key = "k"')))
     models = load(environ={"UP": "secret"}).settings.models
     assert [model.api_key for model in models.values()] == ["secret", "k"]
     with pytest.raises(
-        SetupError, match=r"models\.a\.api_key: the environment variable is not set: UP"
+        SetupError, match=r"models\.a\.api_key: the environment variable is not set or empty: UP"
     ):
         load(environ={})
     assert "CANARY" not in refused('[models.a]\nsource = "a"\napi_key = ["CANARY"]')
