@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.dialects.async_calls import shown_tool
-from antiphon.dialects.parser.tool_call import ToolShape
+from antiphon.dialects.parser.tool_call import ToolShape, ToolShapes
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Options, ToolChoice
 from antiphon.stream.kinds import KINDS
@@ -93,10 +93,10 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
     required: bool = False
 
     @cached_property
-    def shapes(self) -> Mapping[str, ToolShape]:
+    def shapes(self) -> ToolShapes:
         """A mapping: name of a tool in the prompt (``PromptTool.name``) → the tool's name and
         schema in the API."""
-        return {tool.name: tool.shape for tool in self.tools}
+        return ToolShapes((tool.name, tool.shape) for tool in self.tools)
 
     @cached_property
     def api_names(self) -> frozenset[tuple[str, str | None]]:

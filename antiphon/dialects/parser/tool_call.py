@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -54,6 +55,21 @@ class ToolShape(Struct, frozen=True, kw_only=True):
     schema: Mapping[str, Any] | None = None
 
 
+class ToolShapes(dict[str, ToolShape]):
+    """The tools of a prompt: name of a tool in the prompt → the tool. It must not change."""
+
+    @cached_property
+    def by_bare_name(self) -> Mapping[str, str]:
+        """What tells a tool's name apart, with or without its namespace → its name in the prompt,
+        or "" if this tells several tools not apart."""
+        whole: dict[str, str] = {}
+        short: dict[str, str] = {}
+        for key, tool in self.items():
+            for names, name in ((whole, _bare_name(key)), (short, _bare_name(tool.wire_name))):
+                names[name] = "" if name in names else key
+        return short | whole
+
+
 def meant_tool(written: str, tools: Mapping[str, ToolShape]) -> str:
     """Return the name in the prompt of the tool that the model means by ``written``, or "" if it
     may mean no tool or several.
@@ -66,14 +82,13 @@ def meant_tool(written: str, tools: Mapping[str, ToolShape]) -> str:
     found = _WRITTEN_NAME.fullmatch(written)
     if found is None or not (name := _bare_name(found[1])):
         return ""
-    meant = [key for key in tools if _bare_name(key) == name] or [
-        key for key, tool in tools.items() if _bare_name(tool.wire_name) == name
-    ]
-    if len(meant) != 1:
+    shapes = tools if isinstance(tools, ToolShapes) else ToolShapes(tools)
+    meant = shapes.by_bare_name.get(name)
+    if not meant:
         return ""
     parameters = re.findall(r"\w+", found[2] or "")
-    names = _schemas_of(tools[meant[0]]).property_names
-    return meant[0] if set(parameters).issubset(names) else ""
+    names = _schemas_of(tools[meant]).property_names
+    return meant if set(parameters).issubset(names) else ""
 
 
 def _bare_name(name: str) -> str:

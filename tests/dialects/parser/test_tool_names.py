@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.dialects.formats.tool_formats import TOOLS
-from antiphon.dialects.parser.tool_call import ToolShape, meant_tool
+from antiphon.dialects.parser.tool_call import ToolShape, ToolShapes, meant_tool
 from tests.dialects.parser.test_drifting_calls import calls_in, found_in
 from tests.dialects.replies import SHAPES, write_calls
 
@@ -74,6 +74,16 @@ def test_several_tools_may_be_meant() -> None:
         "a__read",
     ]
     assert meant_tool("tools.find", tools) == "tools.find"
+
+
+def test_names_of_the_tools_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many calls of unknown tools must not each read the names of all tools."""
+    tools = ToolShapes({f"tool_{number}": ToolShape(wire_name="t") for number in range(64)})
+    assert meant_tool("unknown", tools) == ""
+    read = list[str]()
+    monkeypatch.setattr(ToolShapes, "items", lambda self: read.append("all") or iter(()))
+    assert [meant_tool(name, tools) for name in ("unknown", "Tool-7", "t")] == ["", "tool_7", ""]
+    assert not read
 
 
 @pytest.mark.parametrize("written", ["tools.search", "search:", "Search"])
