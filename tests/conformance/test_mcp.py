@@ -121,9 +121,11 @@ async def test_tools_that_match_a_filter_are_deferred(
     assert answer.terminal_response["tools"][0]["deferred_tools"] == deferred["deferred_tools"]
     (prompt,) = rendered_prompts(server)
     assert "toys__add" in prompt and "toys__delete" not in prompt
-    wrong = {"model": "tiny", "input": "Hi", "tools": [{**deferred, "deferred_tools": {"a": 1}}]}
-    refused = await server.client.post("/v1/responses", json=wrong)
-    assert refused.json()["error"]["param"] == "tools[0].deferred_tools.a"
+    wrong = {**deferred, "deferred_tools": {"a": 1}}
+    for each in (wrong, {**wrong, "defer_loading": True}):
+        body = {"model": "tiny", "input": "Hi", "tools": [each]}
+        refused = await server.client.post("/v1/responses", json=body)
+        assert refused.json()["error"]["param"] == "tools[0].deferred_tools.a"
 
 
 @pytest.mark.requirement("API-TOOL-SEARCH")

@@ -97,9 +97,10 @@ def parse_tool_rules(tool: Mcp, path: str = "") -> ToolRules:
 
 
 def _parse_deferred_tools(tool: Mcp, path: str) -> Rule:
-    if tool.deferred_tools is UNSET or tool.defer_loading is True:
+    if tool.deferred_tools is UNSET:
         return lambda _: tool.defer_loading is True
-    return _parse_allowed_tools(tool.deferred_tools, path)
+    matches = _parse_allowed_tools(tool.deferred_tools, path)
+    return lambda each: tool.defer_loading is True or matches(each)
 
 
 def _parse_allowed_tools(value: object, path: str) -> Rule:
