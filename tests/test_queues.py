@@ -27,8 +27,7 @@ PARTS_OF: dict[str, tuple[str, ...]] = {
     "resources/vector_search/indexer.py": ("indexing",),
     "sandbox/javascript.py": ("programs",),
     "store/sqlite/database.py": ("store_reads", "store_writes"),
-    "support/fair_threads.py": ("threads", "costly_bodies"),
-    "support/turn_thread.py": ("embedding",),
+    "support/fair_threads.py": ("threads", "costly_bodies", "embedding"),
     "tools/image_generation/provider.py": ("image_generation",),
     "tools/web_search/ddgs.py": ("web_searches",),
 }
