@@ -189,8 +189,9 @@ class SessionPool:
                         self._eras.remove((key.tenant, key.server.key))
                         await self._discard_session(entry, session)
                     can_retry = is_refused or (details.can_retry and not is_new)
-                    not_processed = details.not_processed
+                    not_processed = not_processed and details.not_processed
                     if is_last or not can_retry:
+                        details = replace(details, not_processed=not_processed)
                         raise McpFailure(details) from error
                 finally:
                     current_trace.reset(token)

@@ -90,7 +90,7 @@ class Server:
         self.mcp.add_tool(self.fail)
         self.mcp.add_tool(self.long)
         self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.is_legacy = False
+        self.is_legacy = self.refuses_calls = False
         self.error_code = 0
         self._app = self.mcp.streamable_http_app()
 
@@ -125,8 +125,11 @@ class Server:
             body, more = body + message.get("body", b""), message.get("more_body", False)
         request = json.loads(body)
         self.requests.append((request["method"], (request.get("params") or {}).get("_meta", {})))
-        if self.is_legacy and "2026-07-28" in str(scope["headers"]):
-            await send({"type": "http.response.start", "status": 400, "headers": []})
+        status = 400 if self.is_legacy and "2026-07-28" in str(scope["headers"]) else 0
+        if self.refuses_calls and request["method"] == "tools/call":
+            status = status or 401
+        if status:
+            await send({"type": "http.response.start", "status": status, "headers": []})
             await send({"type": "http.response.body", "body": b""})
             return
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
@@ -238,6 +241,17 @@ async def test_server_that_goes_back_to_sessions_is_followed() -> None:
         server.requests.clear()
         assert (await host.respond()).text == "hello"
         assert server.methods[0] == "initialize"
+
+
+@pytest.mark.parametrize("is_legacy", [False, True])
+async def test_tool_has_certainly_not_run_only_if_each_attempt_was_refused(is_legacy: bool) -> None:
+    """A server that answers 400 may be one of an older protocol, or one whose tool has run."""
+    async with server_and_host() as (server, host):
+        await host.respond()
+        server.is_legacy, server.refuses_calls = is_legacy, True
+        result = await host.respond()
+        assert result.failed and "401" in result.text
+        assert result.has_run is is_legacy
 
 
 async def test_question_to_the_user_is_refused_by_name() -> None:
