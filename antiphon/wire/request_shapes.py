@@ -171,8 +171,9 @@ class RequestShapes:
             return None
         shape = RequestShape(template)
         with self._lock:
-            if key not in self._shapes:
-                self._bytes += size
+            if (known_shape := self._shapes.get(key)) is not None:  # another thread was faster
+                return known_shape
+            self._bytes += size
             self._shapes[key] = shape
             for value in _long_values(key):
                 known = self._long_values.get(value[:_PREFIX_BYTES], ())

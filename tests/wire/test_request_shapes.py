@@ -153,6 +153,18 @@ def test_long_values_with_the_same_beginning_are_all_known() -> None:
     assert not any(len(shapes.shorten(body)[0]) < 100 for body in bodies)
 
 
+def test_shape_that_two_threads_add_is_dropped_whole() -> None:
+    shapes = RequestShapes(max_bytes=10_000)
+    request = parse_create_response(b'{"input": "a"}')
+    first, second = (shapes.add(("tools", _LONG_TOOLS.encode()), request) for _ in range(2))
+    assert first is second is not None
+    body = b'{"tools": %b}' % _LONG_TOOLS.encode()
+    assert len(shapes.shorten(body)[1]) == 1
+    for number in range(10):
+        shapes.add(("tools", b"%d" % number * 2_000), request)
+    assert shapes.shorten(body) == (body, {})
+
+
 @pytest.mark.parametrize("body", [b"[]", b"{", b"", b'{"input": "hi"', b'"x"', b"\xff", b"null"])
 def test_other_bodies_are_rejected_as_before(body: bytes) -> None:
     with pytest.raises(InvalidRequest) as expected:
