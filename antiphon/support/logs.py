@@ -82,6 +82,12 @@ CLIENT_LOGGERS = (
     "python_multipart",
 )
 
+#: Prefixes of loggers of libraries that read what servers of tenants send: the MCP SDK, and
+#: aiohttp, which fetches files and delivers webhooks. Their lines are about what such a server has
+#: sent, also those with a traceback, so it could fill the log. What fails because of it says so.
+_PEER_LOGGERS = ("mcp.", "client.", "aiohttp.client.", "aiohttp.internal.")
+_MAX_PEER_TEXT = 200
+
 #: The event of a line about a request, and the values that such a line has.
 _REQUEST = "request"
 _REQUEST_FIELDS = frozenset({"method", "path", "status", "ms"})
@@ -306,12 +312,19 @@ class _LogBridge(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         exception = record.exc_info if record.exc_info and record.exc_info[0] else None
+        if f"{record.name}.".startswith(_PEER_LOGGERS):
+            error = exception[0].__name__ if exception and exception[0] else ""
+            reason = record.getMessage().partition("\n")[0][:_MAX_PEER_TEXT]
+            what = "a library cannot use what a server sent"
+            self._log.debug(what, logger=record.name, reason=reason, error=error)
+            return
         self._log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=exception)
 
 
 def capture_libraries(log: Log) -> None:
     """Write the lines of other packages to ``log``: lines of structlog's default loggers, and
-    warnings and errors of the standard library's ``logging``. Call this once per process."""
+    warnings and errors of the standard library's ``logging``. Those about what servers of tenants
+    send are lines of the level debug, without tracebacks. Call this once per process."""
     root = logging.getLogger()
     root.handlers[:] = [_LogBridge(log)]
     root.setLevel(logging.WARNING)

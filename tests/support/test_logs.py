@@ -185,6 +185,23 @@ def test_other_loggers_are_captured() -> None:
 
 
 @pytest.mark.usefixtures("global_state")
+@pytest.mark.parametrize("name", ["mcp.client.sse", "client", "aiohttp.client"])
+def test_what_servers_send_is_one_line_for_debugging(name: str) -> None:
+    hidden, shown = io.StringIO(), io.StringIO()
+    for stream, level in ((hidden, "info"), (shown, "debug")):
+        capture_libraries(open_log(stream, level=level))
+        try:
+            json.loads(CANARY)
+        except ValueError:
+            logging.getLogger(name).exception("it sent %s\nmore", "x" * 1_000)
+    assert hidden.getvalue() == ""
+    line = json.loads(shown.getvalue())
+    assert line["level"] == "debug" and line["error"] == "JSONDecodeError"
+    assert line["reason"].startswith("it sent xx") and len(line["reason"]) == 200
+    assert CANARY not in shown.getvalue()
+
+
+@pytest.mark.usefixtures("global_state")
 @pytest.mark.parametrize(
     ("traceparent", "tracestate"),
     [("0" * 513, ""), (TRACEPARENT, "a" * 9000), (TRACEPARENT, "?"), (TRACEPARENT, MANY_STATES)],

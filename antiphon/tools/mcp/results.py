@@ -19,6 +19,7 @@ from .endpoint import ADDRESS_REFUSED, BROKEN_OFF, UNSUPPORTED, RequestTrace
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
+_PARSE_ERROR = -32700
 _TIMED_OUT = -32001
 _CLOSED = -32000
 _INTERNAL = -32603
@@ -38,6 +39,10 @@ _TOLD: Mapping[str, str] = {
 }
 #: The messages that the MCP SDK itself writes for HTTP errors, if the server sends no message.
 _STAND_INS = ("Not Found", "Session terminated", "Server returned an error response")
+#: The beginning of the SDK's message for an answer that it cannot parse. It quotes the answer.
+_UNPARSED = "Failed to parse "
+#: Characters of a server's message that the log gets.
+_MAX_LOGGED = 200
 
 
 class FailureDetails(Struct, frozen=True, kw_only=True):
@@ -60,6 +65,11 @@ class FailureDetails(Struct, frozen=True, kw_only=True):
         return self.session_ended or self.error.get("code") in (_TIMED_OUT, 429, 502, 503, 504)
 
     @property
+    def summary(self) -> str:
+        """The beginning of the error, for the log: the server has perhaps written it."""
+        return self.message.partition("\n")[0][:_MAX_LOGGED]
+
+    @property
     def message(self) -> str:
         """The error as text."""
         if "code" in self.error and self.error["type"] == "http_error":
@@ -79,7 +89,6 @@ def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetail
     """Return the details of a failed request to an MCP server. ``error``: an exception that the MCP
     SDK raised. ``trace``: the record of what the transport did for the request."""
     from mcp import MCPError
-    from pydantic import ValidationError
 
     if isinstance(error, McpFailure):
         return error.details
@@ -107,6 +116,8 @@ def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetail
         )
     if isinstance(root_error, TimeoutError):
         return _protocol_failure(_TIMED_OUT, "The server took too long.")
+    if _is_invalid_answer(root_error):
+        return _protocol_failure(_INTERNAL, "The server's answer is not valid.")
     if isinstance(root_error, MCPError):
         if root_error.code == _TIMED_OUT:
             return _protocol_failure(_TIMED_OUT, "The server took too long.")
@@ -119,13 +130,21 @@ def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetail
             not_processed=not_processed or _was_refused(trace),
             can_retry=not_processed,
         )
-    if isinstance(root_error, ValidationError):
-        return _protocol_failure(_INTERNAL, "The server's answer is not valid.")
     if isinstance(root_error, RuntimeError):  # the server contradicts its declared capabilities
         return _protocol_failure(_INTERNAL, str(root_error)[:500])
     if isinstance(root_error, OSError):
         return _protocol_failure(_CLOSED, "The server could not be started.", session_ended=True)
     return _protocol_failure(_CLOSED, "The session broke off.", session_ended=True)
+
+
+def _is_invalid_answer(error: BaseException) -> bool:
+    """Return whether the MCP SDK could not parse an answer, or its content."""
+    from mcp import MCPError
+    from pydantic import ValidationError
+
+    if isinstance(error, MCPError):
+        return error.code == _PARSE_ERROR and error.message.startswith(_UNPARSED)
+    return isinstance(error, ValidationError)
 
 
 def _was_refused(trace: RequestTrace) -> bool:

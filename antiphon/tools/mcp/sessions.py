@@ -87,7 +87,7 @@ class _Session:
         except Exception as error:
             if not self._ready.done():
                 details = describe_failure(error, self._trace)
-                _log.info("an MCP server was not reached", server=server.name, why=details.message)
+                _log.info("an MCP server was not reached", server=server.name, why=details.summary)
                 self._ready.set_exception(McpFailure(details))
             else:
                 _log.info("an MCP session ended", error=type(error).__name__)
