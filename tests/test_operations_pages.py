@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -14,6 +15,7 @@ from antiphon.config.model import Model
 from antiphon.config.options import options, setting_tables
 from antiphon.config.settings import Settings
 from antiphon.store import open_store
+from antiphon.wire.admin.server_info import UnreadyReason
 from scripts.docs import ROOT
 from tests.conformance.server import Server, backend_of
 
@@ -26,6 +28,7 @@ def test_settings_exist(name: str) -> None:
     tables = "|".join(setting_tables(Settings))
     named |= set(re.findall(rf"`((?:{tables})\.[a-z_]+)`", prose))
     others = {"code_interpreter", "antiphon_loop_stalls_total", "encrypted_content"}
+    others |= set(get_args(UnreadyReason))
     assert named - others <= {*options(Settings), *setting_tables(Settings), *options(Model)}
 
 
