@@ -134,6 +134,14 @@ def test_model_is_added_configured_and_removed(visitor: Visitor) -> None:
     assert page.get_by_label("Temperature").input_value() == "0.6"
     assert page.get_by_label("System prompt").input_value() == "You are a poet."
     page.get_by_role("button", name="Close").click()
-    page.once("dialog", lambda dialog: dialog.accept())
-    model.get_by_role("button", name="Remove").click()
-    model.wait_for(state="detached")
+    page.get_by_role("button", name="Add a model").click()
+    page.get_by_label("Repository").fill("Qwen/Qwen3-0.6B-GGUF")
+    page.get_by_label("Name", exact=True).fill("poet")
+    page.get_by_role("button", name="Add repository").click()
+    preset = page.locator("[data-model=poet]")
+    for each in (model, preset):
+        each.get_by_role("button", name="Options").wait_for()
+    for each in (preset, model):
+        page.once("dialog", lambda dialog: dialog.accept())
+        each.get_by_role("button", name="Remove").click()
+        each.wait_for(state="detached")

@@ -20,14 +20,15 @@ export function AddModel({ onAdded, onClose }) {
   const [text, setText] = useState("");
   const [wanted, setWanted] = useState("");
   const [source, setSource] = useState("");
+  const [name, setName] = useState("");
   const [busy, setBusy] = useState(null);
   const [trouble, setTrouble] = useState("");
   const found = useLoaded(() => get(`/antiphon/found-models${query({ query: wanted })}`), [wanted]);
-  const add = async (chosen) => {
+  const add = async (chosen, as) => {
     setTrouble("");
     setBusy(chosen);
     try {
-      onAdded((await post("/antiphon/added-models", { source: chosen })).id);
+      onAdded((await post("/antiphon/added-models", { source: chosen, name: as || undefined })).id);
     } catch (error) {
       setTrouble(error.message);
       setBusy(null);
@@ -50,8 +51,9 @@ export function AddModel({ onAdded, onClose }) {
         ${model.problem && html`<small class="trouble">${model.problem}</small>`}</div>
       <button type="button" class="small" aria-label="Add ${model.name}" disabled=${busy !== null} onClick=${() => add(model.source)}>${busy === model.source ? html`<${Spinner} />` : "Add"}</button>
     </li>`)}</ul>`}
-    <form class="row" onSubmit=${submit(() => add(source.trim()))}>
+    <form class="row" onSubmit=${submit(() => add(source.trim(), name.trim()))}>
       <input aria-label="Repository" placeholder="owner/repository:Q4_K_M" required value=${source} onInput=${(event) => setSource(event.currentTarget.value)} />
+      <input aria-label="Name" placeholder="name (optional)" title="A second name lets one repository have other options." value=${name} onInput=${(event) => setName(event.currentTarget.value)} />
       <button type="submit" disabled=${busy !== null}>Add repository</button>
     </form>
   </${Dialog}>`;
