@@ -301,8 +301,8 @@ class ConnectorError(ToolError):
 
     type = "external_connector_error"
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="invalid_prompt", param="tools")
+    def __init__(self, message: str, *, param: str | None = "tools") -> None:
+        super().__init__(message, code="invalid_prompt", param=param)
 
 
 class StoreError(RunError):

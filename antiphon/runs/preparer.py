@@ -54,6 +54,7 @@ from antiphon.runs.request.session_identity import session_identity
 from antiphon.runs.request.tool_selection import (
     IgnoredToolLog,
     ToolSelection,
+    list_server_tools,
     list_tools,
     select_tools,
     tool_types,
@@ -64,7 +65,7 @@ from antiphon.runs.tool_loop.toolsets import check_access, declared_toolsets, wi
 from antiphon.runs.tool_loop.turn import ToolCall
 from antiphon.tools.base import AnyToolProvider, ResponseContext
 from antiphon.tracing.base import TraceHeaders
-from antiphon.wire.admin.server_info import ToolEntry
+from antiphon.wire.admin.server_info import McpServerTool, ToolEntry
 from antiphon.wire.items import (
     CustomToolCallOutput,
     FunctionCallOutput,
@@ -145,6 +146,10 @@ class Preparer:
     def tools(self) -> tuple[ToolEntry, ...]:
         """Return the tools that Antiphon runs. Each entry states whether the tool works now."""
         return list_tools(self._providers)
+
+    async def mcp_server_tools(self, label: str, tenant: str) -> tuple[McpServerTool, ...]:
+        """See ``list_server_tools``."""
+        return await list_server_tools(self._providers, label, tenant)
 
     async def prepare(
         self,

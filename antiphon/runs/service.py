@@ -71,7 +71,7 @@ from antiphon.store.upkeep.health import StoreHealth
 from antiphon.stream.writer import Ids
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.webhooks.deliver import WebhookSender
-from antiphon.wire.admin.server_info import ToolEntry
+from antiphon.wire.admin.server_info import McpServerTool, ToolEntry
 from antiphon.wire.cursors import PageParams, page_of
 from antiphon.wire.items import InputFile, Item
 from antiphon.wire.pagination import Page
@@ -377,6 +377,11 @@ class Service:
     def tools(self) -> tuple[ToolEntry, ...]:
         """Return the tools that Antiphon runs. Each entry states whether the tool works now."""
         return self._preparer.tools()
+
+    async def mcp_server_tools(self, label: str, tenant: str) -> tuple[McpServerTool, ...]:
+        """Ask an MCP server that the operator has configured for its tools. Raises ``NotFound`` and
+        ``ConnectorError``."""
+        return await self._preparer.mcp_server_tools(label, tenant)
 
     def start(self) -> None:
         """Start to execute background runs and to index the files of vector stores. Files that are

@@ -30,7 +30,14 @@ def record_query(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 #: Objects that all tenants of a server share.
-_SHARED = ("/antiphon/sign-in", "/v1/models", "/v1/prompts", "/antiphon/keys", "/antiphon/tenants")
+_SHARED = (
+    "/antiphon/sign-in",
+    "/antiphon/keys",
+    "/antiphon/mcp-servers",
+    "/antiphon/tenants",
+    "/v1/models",
+    "/v1/prompts",
+)
 
 
 class DocumentedClient:

@@ -24,6 +24,7 @@ from tests.conformance.conftest import Serve
 from tests.conformance.scripts import finish
 from tests.conformance.server import Server
 from tests.conformance.stepped_backend import SteppedBackend
+from tests.conformance.test_mcp import listing_provider
 from tests.harness import asgi_client
 
 ANSWER = Open(Message(role="assistant", content=()))
@@ -134,6 +135,19 @@ async def test_what_only_a_tool_uses_needs_the_permission_for_the_tool(
     assert error["message"] == f"Your API key may not use the tool '{tool}'."
     allowed = await limited(server, ClientLimits(tools=(tool,))).post(path, json={})
     assert allowed.status_code != 403
+
+
+@pytest.mark.requirement("API-KEY-TOOLS")
+async def test_tools_that_are_not_allowed_are_listed_so(serve: Serve) -> None:
+    server = serve(["Hello!"], providers={"mcp": listing_provider()})
+    path = "/antiphon/mcp-servers/toys/tools"
+    for allowed, status in (("web_search", 403), ("mcp", 200)):
+        client = limited(server, ClientLimits(tools=(allowed,)))
+        assert (await client.get(path)).status_code == status
+        listed = (await client.get("/antiphon/tools")).json()["data"]
+        mcp = next(each for each in listed if each["type"] == "mcp")
+        assert mcp["available"] == ("server_labels" in mcp) == (status == 200)
+        assert mcp["reason"] == (mcp["reason"] and "Your API key may not use the tool 'mcp'.")
 
 
 @pytest.mark.requirement("API-KEY-CONCURRENCY")

@@ -6,13 +6,17 @@ import asyncio
 import ipaddress
 import json
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
+from mcp import MCPError
+from mcp_types import ListToolsResult
+from mcp_types import Tool as McpTool
 from msgspec.structs import replace
 
 from antiphon.backends.local.backend import LocalBackend
@@ -21,10 +25,11 @@ from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.records import NewRun
 from antiphon.tools.mcp.calls import McpCaller
-from antiphon.tools.mcp.endpoint import McpEndpoint
+from antiphon.tools.mcp.endpoint import McpEndpoint, RequestTrace
 from antiphon.tools.mcp.implementations import McpImplementation, code_interpreter, web_search
 from antiphon.tools.mcp.provider import McpProvider
-from antiphon.tools.mcp.sessions import SessionPool
+from antiphon.tools.mcp.results import McpFailure, describe_failure
+from antiphon.tools.mcp.sessions import SessionKey, SessionPool
 from tests.conformance import oracle
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
@@ -52,6 +57,84 @@ def tool(url: str, **more: Any) -> dict[str, Any]:
         "require_approval": "never",
         **more,
     }
+
+
+class ListingPool:
+    """Lists one tool of every MCP server, with a long description, or raises ``error``.
+    ``asked``: for whom."""
+
+    def __init__(self, error: MCPError | None = None) -> None:
+        self.asked: list[str] = []
+        self._error = error
+
+    async def call(self, key: SessionKey, question: Any) -> Any:
+        self.asked.append(key.tenant)
+        if self._error is not None:
+            raise McpFailure(describe_failure(self._error, RequestTrace()))
+        return await question(self)
+
+    async def list_tools(self, cursor: str | None = None, meta: object = None) -> ListToolsResult:
+        tool = McpTool(
+            name="n" * 1_000, description="<b>" + "d" * 10_000, input_schema={"type": "object"}
+        )
+        return ListToolsResult(tools=[tool], ttl_ms=60_000)
+
+
+def listing_provider(pool: Any = None) -> McpProvider:
+    """Return a provider with the MCP server ``toys``, which a ``ListingPool`` stands for."""
+    server = McpEndpoint(url="http://toys.example/mcp")
+    return McpProvider({"toys": server}, pool or cast(Any, ListingPool()))
+
+
+@pytest.mark.requirement("MCP-TEST")
+async def test_server_of_the_operator_is_asked_for_its_tools(serve: Serve, toys: Toys) -> None:
+    urls = {"toys": toys.url, "locked": f"{toys.root}/locked", "gone": "http://127.0.0.1:1/mcp"}
+    servers = {label: McpEndpoint(url=url) for label, url in urls.items()}
+    provider = McpProvider(servers, SessionPool(), fails_response=False)
+    client = serve(providers={"mcp": provider}).client
+    listed = (await client.get("/antiphon/mcp-servers/toys/tools")).json()["data"]
+    assert listed[:2] == [
+        {"name": "add", "description": "Add two numbers.", "read_only": True},
+        {"name": "delete", "description": "Delete something.", "read_only": False},
+    ]
+    for label, status, why in (
+        ("locked", 424, "Http status code: 401 (Unauthorized"),
+        ("gone", 424, "The server is not available"),
+        ("none", 404, "This server has no MCP server 'none'."),
+    ):
+        answer = await client.get(f"/antiphon/mcp-servers/{label}/tools")
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (status, None)
+        assert why in error["message"]
+    await provider.close()
+    without = await serve().client.get("/antiphon/mcp-servers/toys/tools")
+    assert without.status_code == 404
+
+
+@pytest.mark.requirement("MCP-TEST")
+async def test_test_of_a_server_that_is_silent_or_wordy_ends(serve: Serve) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        silent = McpProvider({"toys": McpEndpoint(url=url)}, SessionPool(connect_s=0.2, call_s=0.2))
+        pool = ListingPool(MCPError(-32603, "no " * 100_000))
+        for provider, why in ((silent, "took too long"), (listing_provider(pool), "no no")):
+            client = serve(providers={"mcp": provider}).client
+            answer = await client.get("/antiphon/mcp-servers/toys/tools")
+            assert answer.status_code == 424 and len(answer.content) < 3_000
+            assert why in answer.json()["error"]["message"]
+        await silent.close()
+
+
+@pytest.mark.requirement("MCP-TEST")
+async def test_test_of_a_server_asks_anew_and_shortens_texts(serve: Serve) -> None:
+    pool = ListingPool()
+    client = serve(providers={"mcp": listing_provider(pool)}).client
+    for _ in range(2):
+        answer = await client.get("/antiphon/mcp-servers/toys/tools")
+        (listed,) = answer.json()["data"]
+        assert len(listed["name"]) < 300 and len(listed["description"]) < 2_100
+        assert listed["description"].startswith("<b>ddd")
+    assert len(pool.asked) == 2
 
 
 @pytest.mark.requirement("D-75", "VN-85")

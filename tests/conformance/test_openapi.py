@@ -30,6 +30,7 @@ from tests.conformance.documented import DocumentedClient, record_query
 from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.server import NOW, Server, engine
 from tests.conformance.test_api_keys import Process
+from tests.conformance.test_mcp import listing_provider
 from tests.conformance.test_skills import skill_form
 from tests.fakes.audio import WordSpeaker, WordTranscriber
 from tests.fakes.embedder import WordEmbedder
@@ -109,6 +110,9 @@ async def test_every_operation_answers_as_documented(
     await painting("createImage", json={"prompt": "A cat"})
     form = {"image": ("a.png", solid_image().content)}
     await painting("createImageEdit", files=form, data={"prompt": "A cat"})
+    asking = call.using(serve(providers={"mcp": listing_provider()}).client)
+    assert (await asking("listMcpServerTools", "toys"))["data"]
+    await asking("listMcpServerTools", "none", status=404)
     # No model is managed here, so none can be deleted.
     assert call.operation_ids == {*call.called, "ollamaDelete"}
 

@@ -4,20 +4,22 @@ tools may be called."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, get_args, runtime_checkable
+from typing import get_args
 
 import structlog
 from msgspec import UNSET, Struct
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, NotFound
 from antiphon.inference.conversation import ToolChoice, ToolName
 from antiphon.stream.kinds import KINDS
+from antiphon.support.text import truncate_middle
 from antiphon.tools import tool_search
 from antiphon.tools.allowed_callers import callable_by_model, callable_by_programs, check_callers
 from antiphon.tools.base import AnyToolProvider, AvailabilityReporter, ToolFunction
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
+from antiphon.tools.mcp.provider import McpProvider
 from antiphon.wire import tools as tl
-from antiphon.wire.admin.server_info import ToolEntry
+from antiphon.wire.admin.server_info import McpServerTool, ToolEntry
 from antiphon.wire.items import Item
 from antiphon.wire.parsing.tools import TOOL_TYPE_SPELLINGS
 from antiphon.wire.request import CreateResponse
@@ -245,15 +247,6 @@ SERVER_TOOLS: tuple[tl.HostedTool, ...] = tuple(
 )
 
 
-@runtime_checkable
-class _ServerLister(Protocol):
-    """A provider whose tool names a server, as ``mcp`` does. ``server_labels``: the servers that
-    the operator has configured."""
-
-    @property
-    def server_labels(self) -> tuple[str, ...]: ...
-
-
 def list_tools(providers: Mapping[str, AnyToolProvider]) -> tuple[ToolEntry, ...]:
     """Return every type of tool that Antiphon can run, and whether this server can run it now."""
     reasons = _unavailable_reasons(providers)
@@ -263,7 +256,7 @@ def list_tools(providers: Mapping[str, AnyToolProvider]) -> tuple[ToolEntry, ...
     servers = {
         name: each.server_labels
         for name, each in providers.items()
-        if isinstance(each, _ServerLister)
+        if isinstance(each, McpProvider)
     }
     return tuple(
         ToolEntry(
@@ -273,6 +266,29 @@ def list_tools(providers: Mapping[str, AnyToolProvider]) -> tuple[ToolEntry, ...
             server_labels=servers.get(each, UNSET),
         )
         for type, each in runners.items()
+    )
+
+
+#: The longest name and the longest description of an MCP server's tool that are shown, in bytes.
+_MAX_NAME_BYTES, _MAX_DESCRIPTION_BYTES = 200, 2_000
+
+
+async def list_server_tools(
+    providers: Mapping[str, AnyToolProvider], label: str, tenant: str
+) -> tuple[McpServerTool, ...]:
+    """Ask an MCP server that the operator has configured for its tools. Raises ``NotFound`` and
+    ``ConnectorError``."""
+    servers = providers.get("mcp")
+    if not isinstance(servers, McpProvider) or label not in servers.server_labels:
+        raise NotFound(f"This server has no MCP server '{label}'.")
+    return tuple(
+        McpServerTool(
+            name=truncate_middle(each.name, _MAX_NAME_BYTES),
+            description=each.description
+            and truncate_middle(each.description, _MAX_DESCRIPTION_BYTES),
+            read_only=each.is_read_only,
+        )
+        for each in await servers.fetch_tools(label, tenant)
     )
 
 

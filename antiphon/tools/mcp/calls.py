@@ -206,6 +206,10 @@ class ToolLists:
         context to send. Raises ``McpFailure``."""
         if (cached := self.cached(session)) is not None:
             return cached
+        return await self.fetch(session, trace)
+
+    async def fetch(self, session: SessionKey, trace: Mapping[str, str]) -> tuple[ListedTool, ...]:
+        """Ask an MCP server for its tools, as ``get`` does if the cache does not contain them."""
         forgotten = self._forgotten
         found = await self._pool.call(session, lambda client: _fetch(client, dict(trace)))
         if found.max_age_s > 0 and forgotten == self._forgotten:

@@ -185,6 +185,16 @@ class McpProvider:
             raise missing_parameter(f"{path}.{field}")
         return self._configured[name]
 
+    async def fetch_tools(self, label: str, tenant: str) -> tuple[ListedTool, ...]:
+        """Ask an MCP server that the operator has configured for its tools, even if they are
+        cached. The time limits are those of the session pool. Raises ``ConnectorError``."""
+        try:
+            return await self.caller.lists.fetch(
+                SessionKey(tenant, "", self._configured[label]), {}
+            )
+        except McpFailure as error:
+            raise ConnectorError(_list_error(label, error), param=None) from None
+
     async def moderate(
         self, label: str, tenant: str, content: str | Sequence[JsonObject]
     ) -> Verdict:
@@ -230,9 +240,8 @@ class McpProvider:
         try:
             return await self.caller.lists.get(session, response.trace)
         except McpFailure as error:
-            reason = error.details.message
-            message = f"Error retrieving tool list from MCP server: '{label}'. {reason}"
-            raise (ConnectorError if self._fails_response else ToolError)(message) from None
+            failure = ConnectorError if self._fails_response else ToolError
+            raise failure(_list_error(label, error)) from None
 
     def _tool_functions(
         self, tool: Mcp, session: SessionKey, tools: Sequence[ListedTool]
@@ -332,6 +341,8 @@ _INVALID_ARGUMENTS = {
     "code": -32602,
     "message": "The arguments are not a JSON object.",
 }
+#: The longest reason in the error of a list. It is the MCP server's own text.
+_MAX_REASON_BYTES = 2_000
 _DISALLOWED_TOOL = {
     "type": "mcp_protocol_error",
     "code": -32601,
@@ -362,6 +373,11 @@ def _parse_object(arguments: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _list_error(label: str, error: McpFailure) -> str:
+    reason = truncate_middle(error.details.message, _MAX_REASON_BYTES)
+    return f"Error retrieving tool list from MCP server: '{label}'. {reason}"
 
 
 def _invalid_value(path: str, message: str) -> InvalidRequest:

@@ -110,3 +110,19 @@ class ToolList(Struct, frozen=True, kw_only=True):
 
     object: Literal["list"] = "list"
     data: tuple[ToolEntry, ...]
+
+
+class McpServerTool(Struct, frozen=True, kw_only=True):
+    """A tool of an MCP server. A long name or description is shortened. ``read_only``: whether the
+    tool changes nothing, according to the MCP server."""
+
+    name: str
+    description: str | None
+    read_only: bool
+
+
+class McpServerTools(Struct, frozen=True, kw_only=True):
+    """The tools that an MCP server offers."""
+
+    object: Literal["list"] = "list"
+    data: tuple[McpServerTool, ...]

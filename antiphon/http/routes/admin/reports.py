@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 from starlette.requests import Request
 
+from antiphon.errors import Forbidden
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import Permission, operation
 from antiphon.http.requests.query import read_query
+from antiphon.limits.clients import Client
 from antiphon.resources.admin.audit import AuditQuery, AuditTrail
 from antiphon.wire.admin.audit import AuditEvent
-from antiphon.wire.admin.server_info import SettingList, ToolList
+from antiphon.wire.admin.server_info import McpServerTools, SettingList, ToolEntry, ToolList
 from antiphon.wire.admin.usage import RequestUsage, UsageReport
 from antiphon.wire.cursors import PageLimit, PageOrder, PageStart
 from antiphon.wire.pagination import Page
@@ -38,16 +40,34 @@ class SettingRoutes:
 
 
 class ToolRoutes:
-    """The route ``/antiphon/tools``."""
+    """The routes that list tools."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     @operation("GET /antiphon/tools", "listTools")
     async def list(self, request: Request) -> ToolList:
-        """List the server-side tools. For a tool that does not work now, the list gives the
-        reason."""
-        return ToolList(data=self._service.tools())
+        """List the server-side tools. For a tool that does not work now, or that the client may not
+        use, the list gives the reason."""
+        client = request_context(request.scope).client
+        return ToolList(data=tuple(_as_seen_by(client, tool) for tool in self._service.tools()))
+
+    @operation("GET /antiphon/mcp-servers/{label}/tools", "listMcpServerTools", errors=(403, 424))
+    async def list_of_mcp_server(self, request: Request) -> McpServerTools:
+        """Ask an MCP server that the operator has configured for its tools, which also tests the
+        connection."""
+        context = request_context(request.scope)
+        context.client.check_any_tool("mcp")
+        label = request.path_params["label"]
+        return McpServerTools(data=await self._service.mcp_server_tools(label, context.tenant))
+
+
+def _as_seen_by(client: Client, tool: ToolEntry) -> ToolEntry:
+    try:
+        client.check_any_tool(tool.type)
+    except Forbidden as error:
+        return ToolEntry(type=tool.type, available=False, reason=error.message)
+    return tool
 
 
 class UsageRoutes:
