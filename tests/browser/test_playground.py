@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from tests.attachments.samples import pdf, png
 from tests.browser.conftest import Visitor, model, visiting
+from tests.browser.test_accessibility import violations
 from tests.browser.test_responses import create
 from tests.e2e.server import Server, serving
 from tests.tools.mcp.process import Toys
@@ -524,6 +526,37 @@ def test_mcp_servers_of_the_operator_are_offered(browser: Any, toys: Toys, tmp_p
         turn = visitor.ask("Please add two and three")
         turn.get_by_role("button", name="Approve").click()
         page.get_by_text("Two and three are five.").wait_for()
+
+
+def test_mcp_server_of_the_operator_is_tested(browser: Any, toys: Toys, tmp_path: Path) -> None:
+    settings = (
+        f'[mcp.servers.toys]\nurl = "{toys.url}"\n'
+        f'[mcp.servers.broken]\nurl = "{toys.root}/broken"\n[mcp.servers.odd]\ncommand = "false"\n'
+    )
+    markup = '<img src=x onerror="document.title=1">'
+    hostile = {"data": [{"name": markup, "description": f"{markup}\u202e", "read_only": True}]}
+    with (
+        serving(tmp_path, settings, model=model()) as server,
+        visiting(browser, server.root) as visitor,
+    ):
+        page = visitor.open()
+        page.route("**/mcp-servers/odd/tools", lambda route: route.fulfill(json=hostile))
+        page.get_by_role("button", name="Test toys").click()
+        page.get_by_text(re.compile(r"^\d+ tools, [\d.]+ m?s$")).click()
+        tools = page.get_by_role("list", name="Tools of toys").get_by_role("listitem")
+        assert "Add two numbers." in tools.first.inner_text()
+        assert "only reads" in tools.first.inner_text()
+        page.get_by_role("switch", name="toys").check()
+        page.get_by_role("button", name="Edit toys").wait_for()
+        assert tools.first.is_visible()  # the row is the same one
+        page.get_by_role("button", name="Test broken").click()
+        page.get_by_text("Http status code: 503 (Service Unavailable)").wait_for()
+        page.get_by_role("button", name="Test odd").click()
+        page.get_by_text(re.compile("^1 tool, ")).click()
+        odd = page.get_by_role("list", name="Tools of odd")
+        assert odd.inner_text().count(markup) == 2
+        assert odd.locator("img").count() == 0
+        assert violations(page) == []
 
 
 def test_mcp_call_is_denied_by_click(visitor: Visitor, toys: Toys) -> None:

@@ -1,7 +1,7 @@
 // The settings of the playground's requests.
 import { get } from "../api.js";
 import { html, useEffect, useLoaded, useState } from "../lib.js";
-import { Dialog, Field, Icon, IconButton, Section, Switch } from "../parts.js";
+import { Dialog, Field, Icon, IconButton, Section, Spinner, Switch, count, duration } from "../parts.js";
 import { HOSTED, SAMPLING } from "./request.js";
 import { SchemaEditor } from "./schema.js";
 import { setSettings } from "./session.js";
@@ -69,7 +69,10 @@ function Tools({ settings }) {
   const served = useLoaded(() => get("/antiphon/tools"), []);
   const entry = (type) => served.value?.data.find((tool) => tool.type === type);
   const problemOf = (type) => entry(type)?.reason;
-  const offered = (entry("mcp")?.server_labels ?? []).filter((label) => !settings.servers.some((each) => each.label === label));
+  const labels = entry("mcp")?.server_labels ?? [];
+  const offered = labels.filter((label) => !settings.servers.some((each) => each.label === label));
+  // What is offered becomes the next server when it is switched on.
+  const servers = [...settings.servers, ...offered.map((label) => ({ ...NEW_SERVER, label, on: false }))];
   const close = () => setDialog(null);
   const change = (list, index, value) => {
     const items = [...settings[list]];
@@ -82,14 +85,18 @@ function Tools({ settings }) {
       hint=${problemOf(type) && (settings.hosted[type] ? problemOf(type) : "not ready")}
       onChange=${(on) => setSettings({ hosted: { ...settings.hosted, [type]: on } })} />
       ${type === "file_search" && settings.hosted.file_search && html`<${VectorStores} chosen=${settings.vectorStores} />`}`)}
-    ${["servers", "functions"].map((list) => settings[list].map((tool, index) => html`<div class="tool-row" key=${list + index}>
-      <${Switch} label=${tool.label ?? tool.name} hint=${list === "servers" ? "MCP server" : "function"} checked=${tool.on}
-        onChange=${(on) => change(list, index, { ...tool, on })} />
-      <${IconButton} icon="edit" label="Edit ${tool.label ?? tool.name}" onClick=${() => setDialog({ list, index })} />
-      <${IconButton} icon="trash" label="Remove ${tool.label ?? tool.name}" onClick=${() => change(list, index, null)} />
-    </div>`))}
-    ${offered.map((label) => html`<${Switch} key=${label} label=${label} hint="MCP server of this server" checked=${false}
-      onChange=${() => change("servers", settings.servers.length, { ...NEW_SERVER, label })} />`)}
+    ${servers.map((server, index) => {
+      const at = Math.min(index, settings.servers.length);
+      const isOwn = index < settings.servers.length;
+      const isOperators = !server.url && labels.includes(server.label);
+      return html`<div key=${server.label}>
+        <${ToolRow} name=${server.label} hint=${isOperators ? "MCP server of this server" : "MCP server"} tool=${server}
+          onChange=${(value) => change("servers", at, value)} onEdit=${isOwn && (() => setDialog({ list: "servers", index }))} />
+        ${isOperators && html`<${ServerTest} label=${server.label} />`}
+      </div>`;
+    })}
+    ${settings.functions.map((tool, index) => html`<${ToolRow} key=${index} name=${tool.name} hint="function" tool=${tool}
+      onChange=${(value) => change("functions", index, value)} onEdit=${() => setDialog({ list: "functions", index })} />`)}
     <div class="row wrap">
       <button type="button" class="small" onClick=${() => setDialog({ list: "servers", index: settings.servers.length })}>
         <${Icon} name="plus" />MCP server</button>
@@ -103,6 +110,40 @@ function Tools({ settings }) {
       onSave=${(server) => change("servers", dialog.index, server)} />`}
     ${dialog?.list === "functions" && html`<${FunctionDialog} tool=${settings.functions[dialog.index]} onClose=${close}
       onSave=${(tool) => change("functions", dialog.index, tool)} />`}`;
+}
+
+/** `onChange` gets the changed tool, or null to remove it. Without `onEdit`, the tool is only offered. */
+function ToolRow({ name, hint, tool, onChange, onEdit }) {
+  return html`<div class="tool-row">
+    <${Switch} label=${name} hint=${hint} checked=${tool.on} onChange=${(on) => onChange({ ...tool, on })} />
+    ${onEdit && html`<${IconButton} icon="edit" label="Edit ${name}" onClick=${onEdit} />
+      <${IconButton} icon="trash" label="Remove ${name}" onClick=${() => onChange(null)} />`}
+  </div>`;
+}
+
+/** Ask an MCP server of the operator for its tools, and show them, or why it does not answer. */
+function ServerTest({ label }) {
+  const [{ busy, tools, seconds, trouble }, setState] = useState({});
+  const test = async () => {
+    setState({ busy: true });
+    const begun = performance.now();
+    try {
+      const { data } = await get(`/antiphon/mcp-servers/${encodeURIComponent(label)}/tools`);
+      setState({ tools: data, seconds: (performance.now() - begun) / 1000 });
+    } catch (error) {
+      setState({ trouble: error.message });
+    }
+  };
+  return html`<div class="server-test">
+    <button type="button" class="small" aria-label="Test ${label}" disabled=${busy} onClick=${test}>${busy ? html`<${Spinner} />` : "Test"}</button>
+    <div role="status">
+      ${trouble && html`<p class="trouble">${trouble}</p>`}
+      ${tools && html`<details><summary>${count(tools.length)} ${tools.length === 1 ? "tool" : "tools"}, ${duration(seconds)}</summary>
+        <ul tabindex="0" aria-label="Tools of ${label}">${tools.map((tool) => html`<li key=${tool.name}>
+          <strong>${tool.name}</strong>${tool.read_only && html` <small class="hint">only reads</small>`}
+          ${tool.description && html`<p>${tool.description}</p>`}</li>`)}</ul></details>`}
+    </div>
+  </div>`;
 }
 
 function VectorStores({ chosen }) {
