@@ -15,7 +15,7 @@ from antiphon.backends.base import Backend, DeltaSink, Reply
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.backends.wrapper import ReplyWrapper
-from antiphon.errors import InvalidRequest, NotFound, StoreError
+from antiphon.errors import BackendError, InvalidRequest, NotFound, StoreError
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.runs.background.worker import BackgroundWorker, LeaseConfig
 from antiphon.runs.service import Service
@@ -25,6 +25,7 @@ from antiphon.store.records import ClaimQuery
 from antiphon.stream.deltas import Close, Delta, Open, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
+from antiphon.support.push import send
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.replies import batches_of, push_all
 from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, ToolResult, Toolset
@@ -360,6 +361,19 @@ async def test_run_without_token_ids_fails_where_it_must_not_start_again(
     assert "cannot be continued" in ended.error.message
 
 
+async def test_failure_of_the_upstream_is_no_interruption(store: Store) -> None:
+    """The model call starts again only after the death of a server: the error says more."""
+    async with serving(_FailsAfterWords([TEXT]), store) as service:
+        queued = await enqueue(service)
+        events = await followed(service, queued.id)
+        ended = await service.retrieve("t", queued.id)
+    check([decode_event(event) for event in events])
+    (begun,) = ended.output
+    assert isinstance(begun, Message) and TEXT.startswith(begun.content[0].text)  # type: ignore[union-attr]
+    assert (begun.status, ended.status) == ("incomplete", "failed") and ended.error is not None
+    assert ended.error.message.startswith("The upstream's answer broke off.")
+
+
 async def test_accepting_server_does_not_start_a_taken_over_run_again(store: Store) -> None:
     """It still has the prepared request, and the log holds text without tokens."""
     accepting = make_service(ScriptedBackend([TEXT]), store, lease=LEASE)
@@ -440,6 +454,21 @@ class _UnendedReply(ReplyWrapper):
             for _ in range(self._batches):
                 yield await anext(batches)
             await asyncio.Event().wait()
+
+
+class _FailsAfterWords(_StopsAfterWords):
+    """Begins an answer, and then fails."""
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Any:
+        return _FailingReply(await ScriptedBackend.prepare(self, conversation, options), 2)
+
+
+class _FailingReply(_UnendedReply):
+    async def pump(self, sink: DeltaSink) -> None:
+        async with aclosing(self.deltas()) as batches:
+            for _ in range(2):
+                await send(sink, await anext(batches))
+        raise BackendError("The upstream's answer broke off.")
 
 
 class _StopsAfterTools(ScriptedBackend):
