@@ -164,7 +164,9 @@ class McpProvider:
                 oauth = None  # the request's own token takes precedence
         if tool.authorization is not UNSET:
             headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
-            headers["Authorization"], oauth = f"Bearer {tool.authorization}", None
+            token = {"Authorization": f"Bearer {tool.authorization}"}
+            _check_headers(token, f"{path}.authorization")
+            headers, oauth = headers | token, None
         if headers and server.command:
             raise _invalid_value(
                 f"{path}.headers", f"'{tool.server_label}' does not use HTTP and takes no headers."
@@ -404,3 +406,5 @@ def _check_headers(headers: Mapping[str, str], path: str) -> None:
             raise _invalid_value(path, "A header name contains characters that are not allowed.")
         if not value.isascii() or not value.isprintable():
             raise _invalid_value(path, "A header value contains characters that are not allowed.")
+        if value != value.strip():  # also the token ""; the HTTP client would break off
+            raise _invalid_value(path, "A header value begins or ends with white space.")

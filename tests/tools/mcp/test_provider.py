@@ -506,7 +506,11 @@ async def test_approved_call_runs_once(provider: McpProvider, toys: Toys) -> Non
         ({"require_approval": {"never": {"read_only": 1}}}, "require_approval.never.read_only"),
         ({"headers": {"a\nb": "c"}}, "headers"),
         ({"headers": {"a": "c\r\nd: e"}}, "headers"),
-        ({"authorization": "a\nb"}, "headers"),
+        ({"headers": {"a": " c"}}, "headers"),
+        ({"headers": {"a": "c "}}, "headers"),
+        ({"authorization": "a\nb"}, "authorization"),
+        ({"authorization": ""}, "authorization"),
+        ({"authorization": "a "}, "authorization"),
     ],
 )
 async def test_invalid_fields_are_rejected(provider: McpProvider, value: Any, param: str) -> None:
