@@ -32,6 +32,14 @@ _METADATA: Mapping[str, re.Pattern[str]] = {
 _KNOWN_KEYS = _NAME_KEYS | ARGUMENT_KEYS | _METADATA.keys()
 #: How long a field before the name of the call may be.
 _MAX_FIELD = 256
+#: The beginning of a JSON Schema in the place of arguments: the object is the definition of a tool.
+_SCHEMA = re.compile(
+    r"""\{\s*["'](?:type["']\s*:\s*["']object["']|properties["']\s*:\s*\{|\$schema["'])"""
+)
+#: The beginning of arguments that are no schema.
+_FIRST_KEY = re.compile(r"""\{\s*["'](?!(?:type|properties|\$schema)["'])[^"']*["']""")
+#: How many characters of arguments are held back until their first key is known.
+_MAX_HEAD = 64
 
 _Step = Callable[[str, int], int]
 
@@ -281,8 +289,17 @@ class JsonCallReader:
             self._start_if_named()
 
     def _start_if_named(self) -> None:
-        if self._call.name and self._has_arguments and not self._call.has_started:
+        is_named = self._call.name and self._has_arguments
+        if is_named and not self._call.has_started and not self._may_be_definition:
             self._start()
+
+    @property
+    def _may_be_definition(self) -> bool:
+        """Whether only more of the arguments can tell the call from the definition of its tool."""
+        if not self._call.is_bare or self._step != self._read_arguments or self._span.complete:
+            return False
+        head = "".join(self._early_arguments)
+        return len(head) < _MAX_HEAD and not _FIRST_KEY.match(head)
 
     def _start(self) -> None:
         if not self._is_foreign and self._call.start():
@@ -293,10 +310,13 @@ class JsonCallReader:
 
     @property
     def _is_foreign(self) -> bool:
-        """Whether an object that no tag marks is no call: it has a function's name, but its other
-        fields are no parameters of this function."""
-        if not self._call.is_bare or self._has_arguments:
+        """Whether an object that no tag marks is no call: it has a function's name, but it defines
+        the function, or its other fields are no parameters of this function."""
+        if not self._call.is_bare:
             return False
+        if self._has_arguments:
+            is_schema = _SCHEMA.match("".join(self._early_arguments)) is not None
+            return is_schema and not {"type", "properties"} & set(self._call.parameter_names)
         fields = [*(key for key, _ in self._fields), *([] if self._field is None else [self._key])]
         keys = set(fields) - _METADATA.keys()
         names = set(self._call.parameter_names)

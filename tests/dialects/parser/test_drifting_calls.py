@@ -13,11 +13,14 @@ import pytest
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import State
 from antiphon.dialects.parser.parser import FormatParser
+from antiphon.dialects.parser.tool_call import ToolShape
 from tests.dialects.replies import (
     SHAPES,
+    STRING,
     items,
     lexer_for,
     read,
+    schema,
     specials,
     thinking_of,
     tokenizer_for,
@@ -206,6 +209,48 @@ def test_an_answer_in_the_form_of_the_chat_completions_api(name: str, message: s
     assert calls_in(name, f'{{"function_call": {inner}}}') == calls[:1]
     other = message.replace("CALLS", search.replace("search", "find"))
     assert found_in(name, other) == [{"message": other}]
+
+
+DEFINITION = (
+    '{"name": "search", "description": "d", "parameters": {"type": "object", "properties": '
+    '{"query": {"type": "string"}}, "required": ["query"]}}'
+)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        DEFINITION,
+        DEFINITION.replace('"description": "d", ', "")[:-1] + ', "strict": true}',
+        f"```json\n{json.dumps(json.loads(DEFINITION), indent=2)}\n```",
+        f'[{{"type": "function", "function": {DEFINITION}}}]',
+        DEFINITION.replace("parameters", "input_schema"),
+    ],
+    ids=["chat", "strict", "fenced", "list", "messages"],
+)
+@pytest.mark.parametrize(
+    "name", sorted(name for name, row in TOOLS.items() if not row.has_messages)
+)
+def test_the_definition_of_a_tool_is_an_answer(name: str, answer: str) -> None:
+    """Users ask which tools there are. Arguments look otherwise, unless the tool has such ones."""
+    assert found_in(name, answer) == [{"message": answer}]
+
+
+def test_arguments_may_have_the_names_of_a_schema() -> None:
+    shape = ToolShape(wire_name="f", schema=schema(type=STRING, properties={"type": "object"}))
+    arguments = {"type": "object", "properties": {"a": {}}}
+    output = json.dumps({"name": "f", "parameters": arguments})
+    parser = FormatParser(
+        tokenizer_for(()),
+        reasoning=thinking_of("llama3_json"),
+        tools=TOOLS["llama3_json"],
+        shapes={"f": shape},
+        thinking=False,
+        lexer=lexer_for((), None, "llama3_json"),
+    )
+    ids = tokenizer_for(()).encode(output, special=True)
+    (item,), _ = items(read(parser, [[token] for token in ids]))
+    assert json.loads(item["arguments"]) == arguments
 
 
 def test_a_long_field_before_the_name_is_no_part_of_a_call() -> None:
