@@ -141,8 +141,8 @@ class JsonRepair:
         return at
 
     def _read_nothing(self, text: str, at: int) -> int:
-        """Read arguments that do not begin with an object. They can be repaired if an object
-        follows, or if they say that there are none."""
+        """Read arguments that do not begin with an object. They can be repaired in two cases: an
+        object follows, or the text means that the call has no arguments."""
         self._word.append(text[at:])
         word = "".join(self._word)
         begin = begin_object(word)

@@ -72,7 +72,7 @@ class SqlJournal(Journal):
             for each in sorted(entries, key=lambda each: each.key)  # one order: no deadlocks
         ]
         await self._executor.change_many("begin_entry", rows)
-        # A statement of its own: an entry that another process has just begun is visible only now.
+        # If another process has just begun an entry, only a new statement sees this entry.
         stored = {each.key: each for each in await self.find(tenant, [e.key for e in entries])}
         return tuple(stored.get(each.key) for each in entries)
 

@@ -31,8 +31,8 @@ def encode_body(response: Response) -> bytes:
 
 
 class BodyDecoder:
-    """Decodes what ``encode_body`` has returned. If consecutive responses have the same tools and
-    instructions, they share these objects. Threads may use one decoder at the same time."""
+    """Decodes the bodies that ``encode_body`` returns. If consecutive responses have the same tools
+    and instructions, they share these objects. Several threads may use one decoder at a time."""
 
     def __init__(self) -> None:
         #: The tools that were unpacked last, in both forms.

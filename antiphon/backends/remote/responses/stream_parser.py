@@ -94,8 +94,8 @@ _TRUNCATED: Mapping[str, FinishReason] = {
 
 
 class _Event(Struct, gc=False):
-    """An event of the stream. The class declares only the fields that the parser uses. It has no
-    cycles, as it comes from JSON."""
+    """An event of the stream. The class declares only the fields that the parser uses. The garbage
+    collector need not track events: values from JSON contain no reference cycles."""
 
     type: str = ""
     output_index: int | None = None
