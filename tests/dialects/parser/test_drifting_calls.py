@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
@@ -50,7 +50,9 @@ RECORD_FORMATS = sorted(
 UNMARKED = frozenset({"llama3_json", "xlam"})
 
 
-def found_in(name: str, output: str) -> list[dict[str, Any]]:
+def found_in(
+    name: str, output: str, shapes: Mapping[str, ToolShape] = SHAPES
+) -> list[dict[str, Any]]:
     """Return the items of an output, which are the same token by token."""
     thinks, tokens = thinking_of(name), tuple(sorted(specials(TOOLS[name])))
     tokenizer = tokenizer_for(tokens)
@@ -62,7 +64,7 @@ def found_in(name: str, output: str) -> list[dict[str, Any]]:
                     tokenizer,
                     reasoning=thinks,
                     tools=TOOLS[name],
-                    shapes=SHAPES,
+                    shapes=shapes,
                     thinking=False,
                     lexer=lexer_for(tokens, thinks.name, name),
                 ),
@@ -171,7 +173,8 @@ def test_arguments_in_a_fenced_code_block(name: str) -> None:
     ),
 )
 def test_an_object_in_place_of_keyword_arguments(name: str) -> None:
-    """It contains all arguments if its fields are parameters. Otherwise it is the first one."""
+    """If its fields are parameters, the object contains all arguments. Otherwise, the object is
+    the first argument."""
     for written, calls in (
         ('{"query": "a", "limit": 2}', [("search", {"query": "a", "limit": 2})]),
         ('{"find": "a"}', [("search", {"query": '{"find": "a"}'})]),
@@ -240,16 +243,7 @@ def test_arguments_may_have_the_names_of_a_schema() -> None:
     shape = ToolShape(wire_name="f", schema=schema(type=STRING, properties={"type": "object"}))
     arguments = {"type": "object", "properties": {"a": {}}}
     output = json.dumps({"name": "f", "parameters": arguments})
-    parser = FormatParser(
-        tokenizer_for(()),
-        reasoning=thinking_of("llama3_json"),
-        tools=TOOLS["llama3_json"],
-        shapes={"f": shape},
-        thinking=False,
-        lexer=lexer_for((), None, "llama3_json"),
-    )
-    ids = tokenizer_for(()).encode(output, special=True)
-    (item,), _ = items(read(parser, [[token] for token in ids]))
+    (item,) = found_in("llama3_json", output, {"f": shape})
     assert json.loads(item["arguments"]) == arguments
 
 

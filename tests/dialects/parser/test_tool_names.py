@@ -77,7 +77,7 @@ def test_several_tools_may_be_meant() -> None:
 
 
 def test_names_of_the_tools_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many calls of unknown tools must not each read the names of all tools."""
+    """A call of an unknown tool does not read the names of all tools if an earlier one did."""
     tools = ToolShapes({f"tool_{number}": ToolShape(wire_name="t") for number in range(64)})
     assert meant_tool("unknown", tools) == ""
     read = list[str]()
