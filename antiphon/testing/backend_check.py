@@ -18,6 +18,7 @@ from antiphon.stream.deltas import Finish, Text
 from antiphon.testing.replies import deltas_of
 from antiphon.wire.items import InputImage, InputText, Message, OutputText
 
+from .checks import checks_of
 from .delta_reader import ReplyRecord
 
 __all__ = ["CHECKS", "Check", "check_backend"]
@@ -192,21 +193,7 @@ async def rejects_long_conversations(backend: Backend) -> None:
         raise AssertionError("a conversation beyond the context size was accepted")
 
 
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        answers_a_plain_conversation,
-        reports_usage,
-        longer_conversations_have_more_tokens,
-        streams_in_pieces,
-        preparing_starts_no_generation,
-        closing_stops_generation,
-        cancelling_stops_generation,
-        concurrent_replies_are_independent,
-        accepts_or_rejects_images,
-        rejects_long_conversations,
-    )
-}
+CHECKS: Mapping[str, Check] = checks_of(globals(), "backend")
 
 
 async def check_backend(backend: Backend) -> None:

@@ -11,6 +11,8 @@ from antiphon.blobs.object_storage import SEGMENT_BYTES
 from antiphon.errors import StoreError
 from antiphon.store.files import BlobRef
 
+from .checks import checks_of
+
 __all__ = ["CHECKS", "read_blob"]
 
 Check = Callable[[Blobs], Awaitable[None]]
@@ -106,13 +108,4 @@ async def lists_what_a_cancelled_upload_left(blobs: Blobs) -> None:
         await blobs.delete(key)
 
 
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        stores_and_reads_content,
-        stores_empty_content,
-        deletes_content,
-        lists_what_a_failed_upload_left,
-        lists_what_a_cancelled_upload_left,
-    )
-}
+CHECKS: Mapping[str, Check] = checks_of(globals(), "blobs")

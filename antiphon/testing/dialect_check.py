@@ -30,6 +30,7 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.tools import Function
 
+from .checks import checks_of
 from .delta_reader import ReplyRecord, read_reply
 
 __all__ = ["CHECKS", "Check", "DialectUnderTest", "check_dialect"]
@@ -251,23 +252,7 @@ def truncated_replies_stay_open(model: DialectUnderTest) -> None:
     assert isinstance(whole[-1], Close), "the item of a complete reply must be closed"
 
 
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        rendering_is_deterministic,
-        prompts_contain_the_conversation,
-        prompts_contain_tools_and_results,
-        users_cannot_spell_control_tokens,
-        forced_calls_are_constrained_or_rejected,
-        stored_tokens_are_extended,
-        stored_tokens_of_another_conversation_are_ignored,
-        rendered_replies_are_parsed,
-        plain_text_is_never_lost,
-        chunking_does_not_change_the_reply,
-        sampled_tokens_come_first,
-        truncated_replies_stay_open,
-    )
-}
+CHECKS: Mapping[str, Check] = checks_of(globals(), "model")
 
 
 def check_dialect(dialect: Dialect, tokenizer: Tokenizer, *, fingerprint: str = "") -> None:

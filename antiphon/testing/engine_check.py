@@ -20,6 +20,8 @@ from antiphon.engines.base import Engine, Sampling
 from antiphon.errors import AntiphonError, BackendError, InvalidRequest
 from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, Prompt, TokenLogprob
 
+from .checks import checks_of
+
 __all__ = ["CHECKS", "Check", "Outcome", "check_closed", "check_engine", "collect"]
 
 _Error = TypeVar("_Error", bound=AntiphonError)
@@ -358,30 +360,7 @@ async def long_prompts_are_rejected(engine: Engine) -> None:
     assert error.code == "context_length_exceeded", f"the error has the code {error.code!r}"
 
 
-CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (
-        tokenizer_spells_what_it_reads,
-        text_cannot_spell_special_tokens,
-        length_is_exact,
-        tokens_stream,
-        greedy_is_deterministic,
-        seed_is_reproducible,
-        closing_aborts,
-        cancelling_aborts,
-        stop_strings_end_generation,
-        stop_ids_end_generation,
-        logprobs_are_reported,
-        constraints_are_obeyed,
-        invalid_constraints_are_rejected,
-        logit_bias_is_applied,
-        concurrent_generations_are_independent,
-        prefixes_are_reused,
-        scopes_share_no_prefix,
-        long_prompts_are_rejected,
-        images_are_not_ignored,
-    )
-}
+CHECKS: Mapping[str, Check] = checks_of(globals(), "engine")
 
 
 async def check_engine(engine: Engine) -> None:

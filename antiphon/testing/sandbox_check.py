@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager
 from antiphon.errors import ToolError
 from antiphon.sandbox.base import Box, ExecutionResult, Limits, Sandbox
 
+from .checks import checks_of
+
 __all__ = ["CHECKS", "FILE_CHECKS", "Check", "check_sandbox"]
 
 Check = Callable[[Sandbox], Awaitable[None]]
@@ -175,6 +177,7 @@ async def shared_files_are_read_only(sandbox: Sandbox) -> None:
         assert result.exit_code not in (0, None), f"code could change a shared file: {result}"
 
 
+CHECKS: Mapping[str, Check] = checks_of(globals(), "sandbox")
 FILE_CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
@@ -183,22 +186,6 @@ FILE_CHECKS: Mapping[str, Check] = {
         boxes_share_no_files,
         closed_box_raises_tool_error,
     )
-}
-CHECKS: Mapping[str, Check] = {
-    **FILE_CHECKS,
-    **{
-        check.__name__: check
-        for check in (
-            variables_persist_in_one_box,
-            code_and_commands_use_the_files,
-            commands_report_output_and_exit_code,
-            long_output_is_truncated,
-            time_limit_ends_code_and_commands,
-            cancelled_call_interrupts_its_code,
-            shared_files_replace_earlier_ones,
-            shared_files_are_read_only,
-        )
-    },
 }
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
-from inspect import iscoroutinefunction, signature
 from pkgutil import iter_modules
 
 from antiphon.store.base import Store
 
 from . import store_checks
+from .checks import checks_of
 
 __all__ = ["Check", "StoreOpener", "all_checks", "check_store"]
 
@@ -29,12 +29,9 @@ def all_checks() -> Mapping[str, Check]:
     checks: dict[str, Check] = {}
     for found in iter_modules(store_checks.__path__):
         module = import_module(f"{store_checks.__name__}.{found.name}")
-        for name, value in vars(module).items():
-            is_own = getattr(value, "__module__", "") == module.__name__
-            if is_own and not name.startswith("_") and iscoroutinefunction(value):
-                if [*signature(value).parameters] == ["store"]:
-                    assert name not in checks, f"two checks are called {name}"
-                    checks[name] = value
+        for name, check in checks_of(vars(module), "store").items():
+            assert name not in checks, f"two checks are called {name}"
+            checks[name] = check
     return checks
 
 

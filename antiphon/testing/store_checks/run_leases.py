@@ -1,9 +1,7 @@
 """Checks of the contract of a run store, for authors of stores. The checks in this module cover
 leases of runs, and locks of conversations.
 
-Each check needs a new store. ``CHECKS`` maps names to checks, so a test can run each check
-separately. No check waits: a lease of zero seconds has always expired, and a lease of an hour has
-not.
+No check waits: a lease of zero seconds has always expired, and a lease of an hour has not.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """Checks of the contract of a run store, for authors of stores. The checks in this module cover
-event logs, readers of event logs, and webhooks.
-
-Each check needs a new store. ``CHECKS`` maps names to checks, so a test can run each check
-separately.
-"""
+event logs, readers of event logs, and webhooks."""
 
 from __future__ import annotations
 

@@ -1,0 +1,22 @@
+"""Finds the checks of a contract in a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import isfunction, signature
+from typing import Any
+
+__all__ = ["checks_of"]
+
+
+def checks_of(module: Mapping[str, object], parameter: str) -> Mapping[str, Any]:
+    """Return the checks in a module, by name: its public functions that take ``parameter`` and
+    nothing else, and are not called ``check_…``. ``module``: its names (``vars``)."""
+    return {
+        name: value
+        for name, value in module.items()
+        if isfunction(value)
+        and value.__module__ == module["__name__"]
+        and not name.startswith(("_", "check_"))
+        and [*signature(value).parameters] == [parameter]
+    }
