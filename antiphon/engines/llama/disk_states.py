@@ -9,6 +9,7 @@ import itertools
 import os
 import platform
 import secrets
+import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +21,9 @@ from msgspec import Struct
 
 _SUFFIX = ".state"
 #: The first bytes of a file: plain, or encrypted.
-_PLAIN, _SEALED = b"antiphon state 2\n", b"antiphon state 2 sealed\n"
+_PLAIN, _SEALED = b"antiphon state 3\n", b"antiphon state 3 sealed\n"
+#: Bytes of the checksum of each part of a plain file.
+_CHECKSUM = 4
 _CHUNK = 4 << 20
 _DIGESTS = "digests.json"
 
@@ -81,11 +84,12 @@ class DiskStates:
                 with suppress(OSError):
                     other.rmdir()
         found = []
-        for path in sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime):
-            if self.is_expired(path) or (state := self.describe(path)) is None:
-                path.unlink(missing_ok=True)
-            else:
+        for path in sorted(self._folder.iterdir(), key=_changed_at):
+            is_whole = path.suffix == _SUFFIX
+            if is_whole and not self.is_expired(path) and (state := self.describe(path)):
                 found.append((path, state))
+            else:
+                path.unlink(missing_ok=True)
         return found
 
     def is_expired(self, path: Path) -> bool:
@@ -109,6 +113,7 @@ class DiskStates:
     def write(self, state: StoredState, source: Path) -> Path:
         """Write a state to a new file and return its path. ``source``: the state. Raises
         ``OSError``."""
+        self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / (secrets.token_hex(16) + _SUFFIX)
         unfinished = path.with_suffix(f"{_SUFFIX}.part")
         try:
@@ -156,14 +161,17 @@ class DiskStates:
 
     def _seal(self, part: bytes, nonce: bytes) -> bytes:
         if self._key is None:
-            return part
+            return part + zlib.crc32(part).to_bytes(_CHECKSUM, "big")
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         return AESGCM(self._key).encrypt(nonce, part, None)
 
     def _unseal(self, sealed: bytes, nonce: bytes) -> bytes:
         if self._key is None:
-            return sealed
+            part, checksum = sealed[:-_CHECKSUM], sealed[-_CHECKSUM:]
+            if zlib.crc32(part).to_bytes(_CHECKSUM, "big") != checksum:
+                raise ValueError("the file is damaged")
+            return part
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -196,6 +204,12 @@ def model_identity(files: Sequence[Path], options: Mapping[str, object], cache: 
     version = importlib.metadata.version("xllamacpp")
     parts = [*digests.values(), version, platform.machine(), sorted(options.items())]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]
+
+
+def _changed_at(path: Path) -> float:
+    with suppress(OSError):  # another server that uses the folder may have deleted the file
+        return path.stat().st_mtime
+    return 0.0
 
 
 def _open_private(path: Path) -> BinaryIO:

@@ -113,6 +113,10 @@ class KeptStates:
             evictions=self.evictions,
         )
 
+    def count(self, *, is_hit: bool) -> None:
+        """Count a prompt that continues the state of an earlier one, or that does not."""
+        self.hits, self.misses = self.hits + is_hit, self.misses + (not is_hit)
+
     def find(self, prompt: Sequence[int], group: StateGroup) -> tuple[KeptState | None, int]:
         """Return the state with the longest common prefix with the prompt, and the length of the
         prefix. Of several such states, one in memory is preferred, and a short one, whose copy
@@ -208,7 +212,13 @@ class KeptStates:
         """Find the states on disk."""
         if self._disk is None:
             return
-        for path, stored in await asyncio.to_thread(self._disk.load):
+        try:
+            found = await asyncio.to_thread(self._disk.load)
+        except OSError as error:
+            _log.warning("no states are kept on disk", reason=str(error))
+            self._disk = None
+            return
+        for path, stored in found:
             group, ids = StateGroup(stored.scope, stored.adapter), stored.unpack()
             owner = self.owners.get(stored.session, stored.tenant, stored.owner, True)
             claims = (StateClaim(owner, len(ids)),)
@@ -227,7 +237,8 @@ class KeptStates:
         if state.file is not None or state.path is None:
             return state.file
         assert self._disk is not None and self._files is not None
-        file = self._files.create()
+        if (file := self._files.create()) is None:
+            return None
         try:
             await asyncio.to_thread(self._disk.read, state.path, file.path)
         except (OSError, ValueError) as error:
@@ -266,7 +277,8 @@ class KeptStates:
         try:
             path = await asyncio.to_thread(disk.write, stored, file.path)
         except OSError as error:
-            _log.warning("a state cannot be kept on disk", reason=str(error))
+            if state.file is not None:  # otherwise it was deleted or replaced meanwhile
+                _log.warning("a state cannot be kept on disk", reason=str(error))
             return
         if state not in self._groups.get(state.group, ()):  # it was deleted or replaced meanwhile
             path.unlink(missing_ok=True)

@@ -36,6 +36,8 @@ MIN_WAIT = 64
 
 #: The most times that a prompt waits for another one that is being computed.
 MAX_WAITS = 8
+#: The most kept states that are tried for a prompt if they cannot be restored.
+MAX_RESTORES = 3
 
 _T = TypeVar("_T")
 
@@ -305,21 +307,31 @@ class Slots:
 
     async def _prepare(self, prompt: Sequence[int], group: StateGroup) -> int:
         """Choose an idle slot for the prompt, take it and copy states as needed."""
-        number, in_slot = self._best_idle(prompt, group)
-        state, in_state = self.states.find(prompt, group)
-        if state is not None and in_slot < in_state >= _worthwhile(state.ids):
-            self.states.hits += 1
-            number = await self._restore(state, self._least_useful(group))
-        elif number is not None:
-            self.states.hits += 1
-            number = await self._fork(number, in_slot)
-        else:
-            self.states.misses += 1
+        chosen = await self._find_restored(prompt, group)
+        if chosen is None:
+            number, in_slot = self._best_idle(prompt, group)
+            if number is not None:
+                chosen = await self._fork(number, in_slot)
+        self.states.count(is_hit=chosen is not None)
+        if chosen is None:
+            chosen = self._least_useful(group)
+            with self._copying(chosen):
+                await self._keep(chosen)
+        del self._idle[chosen]
+        return chosen
+
+    async def _find_restored(self, prompt: Sequence[int], group: StateGroup) -> int | None:
+        """If a kept state shares more with the prompt than any slot does, copy it to an idle slot
+        and return the slot. If it cannot be copied, try the next best one."""
+        for _ in range(MAX_RESTORES):
+            state, shared = self.states.find(prompt, group)
+            _, in_slot = self._best_idle(prompt, group)
+            if state is None or not in_slot < shared >= _worthwhile(state.ids):
+                return None
             number = self._least_useful(group)
-            with self._copying(number):
-                await self._keep(number)
-        del self._idle[number]
-        return number
+            if await self._restore(state, number):
+                return number
+        return None
 
     @contextmanager
     def _copying(self, number: int) -> Iterator[None]:
@@ -359,11 +371,12 @@ class Slots:
         target = self._least_useful(contents.group or NO_GROUP)
         if state is None or self._contents[target].ids:
             return number
-        return await self._restore(state, target)
+        is_restored = await self._restore(state, target)
+        return number if not is_restored and number in self._idle else target
 
-    async def _restore(self, state: KeptState, number: int) -> int:
-        """Copy a kept state to an idle slot, whose own state is kept first. Return the slot's
-        number. If the state cannot be restored, it is deleted, and the slot is empty."""
+    async def _restore(self, state: KeptState, number: int) -> bool:
+        """Copy a kept state to an idle slot, whose own state is kept first. Return whether this has
+        succeeded. If not, the slot is empty."""
         group, changes = state.group, self._adapters[number] != _adapter_name(state.group)
         contents = _Contents(group, state.ids, state.claims)
         assert self._copier is not None
@@ -372,14 +385,14 @@ class Slots:
             self._contents[number] = _Contents(None)
             file = await _uncancelled(self.states.open(state))
             if file is None:
-                return number
+                return False
             restoring = self._copier.restore(number, file, group.adapter, changes)
-            if await _uncancelled(restoring):
-                self._contents[number] = contents
-                self._adapters[number] = _adapter_name(group)
-            else:
+            if not await _uncancelled(restoring):
                 self.states.remove(state)
-        return number
+                return False
+            self._contents[number] = contents
+            self._adapters[number] = _adapter_name(group)
+        return True
 
     async def _cut(self, number: int) -> Slot | None:
         """Cut the state of a slot that is being copied to the ids that a living owner needs.

@@ -35,6 +35,8 @@ class LlamaStateCopier:
             # whole state. So let it make one at the last id.
             await self._compute(slot, ids, adapter, reuse=True)
         file = self._files.create()
+        if file is None:
+            return None
         if await self._post(f"/slots/{slot}?action=save", {"filename": file.name}):
             return file
         file.close()

@@ -8,6 +8,10 @@ import os
 import tempfile
 from pathlib import Path
 
+import structlog
+
+_log = structlog.get_logger(__name__)
+
 
 class StateFile:
     """A file for one state. ``name``: the name that llama.cpp gets. ``path``: the file's path.
@@ -43,14 +47,28 @@ class StateFiles:
         self.prefix = os.path.join(self._folder.name, "")
         self._numbers = itertools.count()
 
-    def create(self) -> StateFile:
-        """Create an empty file."""
+    def create(self) -> StateFile | None:
+        """Create an empty file. Returns None if this fails."""
         path = Path(self.prefix, str(next(self._numbers)))
         if not hasattr(os, "memfd_create"):
             return StateFile(path, None)
-        descriptor = os.memfd_create("antiphon state")
-        path.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
+        descriptor = None
+        try:
+            descriptor = os.memfd_create("antiphon state")
+            self._link(path, f"/proc/{os.getpid()}/fd/{descriptor}")
+        except OSError as error:
+            if descriptor is not None:
+                os.close(descriptor)
+            _log.warning("a state cannot be kept", reason=str(error))
+            return None
         return StateFile(path, descriptor)
+
+    def _link(self, path: Path, target: str) -> None:
+        try:
+            path.symlink_to(target)
+        except FileNotFoundError:  # systems delete old folders in /tmp
+            path.parent.mkdir(0o700)
+            path.symlink_to(target)
 
     def close(self) -> None:
         """Delete the folder."""

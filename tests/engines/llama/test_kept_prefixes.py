@@ -38,6 +38,12 @@ MIB = 1 << 20
 HEAD = tuple(range(500))
 
 
+def create(files: StateFiles) -> StateFile:
+    file = files.create()
+    assert file is not None
+    return file
+
+
 class Llama:
     """Slots whose states are the ids that they have computed. ``limit``: tokens that are kept."""
 
@@ -53,7 +59,7 @@ class Llama:
         self, slot: int, ids: Sequence[int] = (), adapter: str | None = None
     ) -> StateFile | None:
         await asyncio.sleep(0)
-        file = self.files.create()
+        file = create(self.files)
         file.path.write_bytes(bytes(4 * len(self.computed[slot])))
         self.saved[file.name] = self.computed[slot]
         return file
@@ -360,6 +366,27 @@ async def test_prompts_stop_waiting_when_nothing_will_be_shared(llama: Llama, ev
     await asyncio.wait(others)
 
 
+@pytest.mark.parametrize("broken", [1, 2, 9])
+async def test_prompt_takes_the_next_best_state_if_one_cannot_be_restored(
+    files: StateFiles, broken: int
+) -> None:
+    llama = Llama(files, count=1)
+    for length in (300, 400, 500):
+        await llama.generate(None, HEAD[:length], 100)
+        await llama.generate(None, tuple(range(-500, 0)), 1)
+    restore = llama.restore
+
+    async def fail(*given: Any) -> bool:
+        nonlocal broken
+        broken -= 1
+        return broken < 0 and await restore(*given)
+
+    llama.restore = fail  # type: ignore[method-assign]
+    expected = {1: 400, 2: 300}.get(broken, 0)
+    cached, _ = await llama.generate(None, (*HEAD, 1), 1)
+    assert cached == expected
+
+
 async def test_an_adapter_has_its_own_states(llama: Llama) -> None:
     ids, poet = tuple(range(300)), StateGroup(None, "poet")
     slot = await llama.slots.acquire(ids)
@@ -515,7 +542,7 @@ async def test_deletion_while_states_are_copied_leaves_nothing(
 
 
 def kept(files: StateFiles, ids: Sequence[int], size: int, session: str | None = None) -> KeptState:
-    file = files.create()
+    file = create(files)
     file.path.write_bytes(bytes(size))
     claims = (StateClaim(StateOwner(session), len(ids)),)
     return KeptState(NO_GROUP, tuple(ids), file, size, claims)
@@ -704,7 +731,7 @@ async def stored(disk: DiskStates, files: StateFiles, *parts: KeptState) -> Kept
 def durable(
     files: StateFiles, ids: Sequence[int], content: bytes, owner: StateOwner | None = None
 ) -> KeptState:
-    file = files.create()
+    file = create(files)
     file.path.write_bytes(content)
     owner = owner or StateOwner("s", "t", "resp", is_durable=True)
     claims = (StateClaim(owner, len(ids)),)
@@ -836,16 +863,106 @@ async def test_state_that_is_not_used_expires(files: StateFiles, tmp_path: Path)
     states.close()
 
 
-async def test_damaged_file_is_forgotten(files: StateFiles, tmp_path: Path) -> None:
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-500] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [cut, flip])
+async def test_damaged_file_is_forgotten(
+    files: StateFiles, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     folder = tmp_path / "m" / "v1"
     await stored(DiskStates(folder, MIB), files, durable(files, range(100), b"x" * 1000))
     (path,) = folder.iterdir()
-    path.write_bytes(path.read_bytes()[:-10])
-    (folder / "half.state.part").write_bytes(b"")
+    content = path.read_bytes()
+    damage(path)
+    (folder / "half.state.part").write_bytes(content[:-10])
     states = await stored(DiskStates(folder, MIB), files)
     (state,) = states
     assert await states.open(state) is None and not tuple(states)
     assert not list(folder.iterdir())
+
+
+async def test_states_are_written_after_their_folder_was_deleted(
+    files: StateFiles, tmp_path: Path
+) -> None:
+    folder = tmp_path / "m" / "v1"
+    first, second = (durable(files, range(n, n + 100), b"x" * 1000) for n in (0, 200))
+    states = await stored(DiskStates(folder, MIB), files, first)
+    shutil.rmtree(tmp_path / "m")
+    states.add(second)
+    await states.persist(second)
+    assert len(list(folder.iterdir())) == 1
+    states.close()
+
+
+async def test_unusable_folder_turns_the_disk_off(files: StateFiles, tmp_path: Path) -> None:
+    (tmp_path / "v1").write_text("a file")
+    states = await stored(DiskStates(tmp_path / "v1", MIB), files)
+    states.add(state := durable(files, range(100), b"x" * 1000))
+    await states.persist(state)
+    assert state.path is None and states.find(range(100), state.group)[1] == 100
+    states.close()
+
+
+def test_files_are_created_after_their_folder_was_deleted(files: StateFiles) -> None:
+    """Systems delete folders in /tmp that are old."""
+    Path(files.prefix).rmdir()
+    file = create(files)
+    file.path.write_bytes(b"x" * 10)
+    assert file.size == 10
+    file.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("trouble", ["descriptors", "memory", "disk", "file"])
+async def test_no_request_fails_when_states_cannot_be_kept(
+    trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = DiskCache(folder=tmp_path / "prefixes", max_mb=50)
+    options = LoadOptions(threads=1, context_size=2048, parallel=1, disk_cache=cache)
+    ids = tuple(random.Random(6).choices(range(300, 700), k=900))
+    prompts = (ids[:400], ids[400:], (*ids[:400], 300))
+
+    def refuse(*given: object) -> int:
+        raise OSError("there is no space")
+
+    async def run() -> tuple[list[Outcome], list[Outcome]]:
+        sampling = Sampling(max_tokens=8, temperature=0, ignore_eos=True, owner="resp_1")
+        engine = await load(GGUF, options)
+        try:
+            first = [await collect(engine, Prompt(prompt), sampling) for prompt in prompts]
+            cold = [
+                await collect(engine, Prompt(each), replace(sampling, cache_scope=str(n)))
+                for n, each in enumerate(prompts)
+            ]
+        finally:
+            await engine.close()
+        return first, cold
+
+    await run()  # there are files now
+    if trouble == "descriptors":
+        monkeypatch.setattr(os, "memfd_create", refuse, raising=False)
+    elif trouble == "memory":  # llama.cpp cannot write the state
+        monkeypatch.setattr(os, "memfd_create", lambda name: os.open("/dev/full", os.O_RDWR))
+    elif trouble == "disk":
+        monkeypatch.setattr(DiskStates, "write", refuse)
+    else:  # llama.cpp refuses such a state
+        for path in tmp_path.rglob("*.state"):
+            disk = DiskStates(path.parent, 0)
+            state = disk.describe(path)
+            assert state is not None
+            (tmp_path / "other").write_bytes(b"x" * state.size)
+            disk.write(state, tmp_path / "other").replace(path)
+    first, cold = await run()
+    assert [outcome.ids for outcome in first] == [outcome.ids for outcome in cold]
 
 
 @pytest.mark.e2e
