@@ -147,7 +147,7 @@ async def open_app(
         seal = await open_encryptor(settings, store)
         blobs = await open_server_blobs(stack, settings, store, seal, clock, log)
         sender = open_webhook_sender(stack, settings)
-        loading = await stack.enter_async_context(loading_models(settings, worker))
+        loading = await stack.enter_async_context(loading_models(settings, worker, store))
         fetcher = await stack.enter_async_context(open_fetcher(settings))
         documents = Documents(reader := BackgroundReader(open_reader(settings, log)))
         files = Files(store, clock=clock, ids=create_id, blobs=blobs)

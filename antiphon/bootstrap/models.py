@@ -17,6 +17,7 @@ from antiphon.models.factories import disk_cache
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS
 from antiphon.resources.reading_models import Rerankers
 from antiphon.retrieval.vector_search import require_numpy
+from antiphon.store.base import Store
 from antiphon.support.tasks import running
 from antiphon.workers.context import WorkerContext
 
@@ -25,11 +26,13 @@ from .clock import read_clock
 
 @asynccontextmanager
 async def loading_models(
-    settings: Settings, worker: WorkerContext | None
+    settings: Settings, worker: WorkerContext | None, store: Store
 ) -> AsyncIterator[asyncio.Task[catalog.Catalog]]:
     """Context manager that loads the models in the background and yields the loading task. During
     the loading, the ``async with`` block can open other parts of the server. At the end of the
-    block, the models are closed."""
+    block, the models are closed. ``store``: what it no longer contains is first deleted from the
+    states of prompts on disk."""
+    await _erase_unowned_prefixes(settings, store)
     try:
         async with running(load_models(settings, worker)) as loading:
             # Let the task start. Its thread then reads the first model, while the block opens other
@@ -98,6 +101,35 @@ def erase_prefixes(settings: Settings, signal: SessionSignal) -> None:
     also of models that are not loaded. Blocks."""
     from antiphon.engines.llama.disk_states import delete_states
 
-    cache = disk_cache(settings)
+    owner, tenant, cache = signal.owner, signal.tenant, disk_cache(settings)
     if cache is not None:
-        delete_states(cache.folder.expanduser(), cache.secret, signal.owner, signal.tenant)
+        delete_states(
+            cache.folder.expanduser(),
+            cache.secret,
+            lambda state: state.tenant == tenant if owner is None else state.owner == owner,
+        )
+
+
+async def _erase_unowned_prefixes(settings: Settings, store: Store) -> None:
+    """Delete the states on disk whose response or conversation is not in the store: it expired, or
+    it was deleted and the server was killed before it deleted the states."""
+    from antiphon.engines.llama.disk_states import delete_states, state_owners
+
+    if (cache := disk_cache(settings)) is None:
+        return
+    folder = cache.folder.expanduser()
+    gone = {
+        (tenant, owner)
+        for tenant, owner in await asyncio.to_thread(state_owners, folder, cache.secret)
+        if owner is None or not await _is_stored(store, tenant, owner)
+    }
+    await asyncio.to_thread(
+        delete_states, folder, cache.secret, lambda state: (state.tenant, state.owner) in gone
+    )
+
+
+async def _is_stored(store: Store, tenant: str, id: str) -> bool:
+    """Return whether there is a response or a conversation with this id."""
+    if await store.has_response(tenant, id):
+        return True
+    return await store.load_conversation(tenant, id) is not None

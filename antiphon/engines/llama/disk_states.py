@@ -11,7 +11,7 @@ import platform
 import secrets
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -216,14 +216,25 @@ def _open_private(path: Path) -> BinaryIO:
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
-def delete_states(root: Path, secret: bytes | None, owner: str | None, tenant: str) -> None:
-    """Delete the files of an owner, or of a tenant if ``owner`` is None, in the folders of all
-    models below ``root``. Blocks."""
+def state_owners(root: Path, secret: bytes | None) -> set[tuple[str, str | None]]:
+    """Return the tenants and owners of the files in the folders of all models below ``root``.
+    Blocks."""
+    found = (state for _, state in _stored_states(root, secret) if state is not None)
+    return {(state.tenant, state.owner) for state in found}
+
+
+def delete_states(
+    root: Path, secret: bytes | None, is_meant: Callable[[StoredState], bool]
+) -> None:
+    """Delete the files for which ``is_meant`` returns True, and those that cannot be read, in the
+    folders of all models below ``root``. Blocks."""
+    for path, state in _stored_states(root, secret):
+        if state is None or is_meant(state):
+            path.unlink(missing_ok=True)
+
+
+def _stored_states(root: Path, secret: bytes | None) -> Iterator[tuple[Path, StoredState | None]]:
     for folder in root.glob("*/*/"):
         disk = DiskStates(folder, 0, secret)
         for path in folder.glob(f"*{_SUFFIX}"):
-            state = disk.describe(path)
-            if state is None:
-                continue
-            if (state.tenant == tenant) if owner is None else (state.owner == owner):
-                path.unlink(missing_ok=True)
+            yield path, disk.describe(path)

@@ -19,7 +19,7 @@ from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.engines.base import DiskCache, LoadOptions, Sampling
 from antiphon.engines.llama.client import LlamaClient
-from antiphon.engines.llama.disk_states import DiskStates, delete_states
+from antiphon.engines.llama.disk_states import DiskStates, delete_states, state_owners
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.engines.llama.kept_states import NO_GROUP, KeptState, KeptStates, StateGroup
 from antiphon.engines.llama.slots import MIN_SHARED, Slot, Slots
@@ -831,9 +831,12 @@ async def test_files_of_models_that_are_not_loaded_are_deleted(
             states.add(state := durable(files, range(100 * n, 100 * n + 100), b"x" * 10, owner))
             await states.persist(state)
         states.close()
-    for owner_id, tenant, left in (("resp0", "t0", 4), ("resp9", "t1", 4), (None, "t1", 2)):
-        delete_states(tmp_path, secret, owner_id, tenant)
+    assert state_owners(tmp_path, secret) == {("t0", "resp0"), ("t1", "resp1"), ("t0", "resp2")}
+    for meant, left in (("resp0", 4), ("resp9", 4), ("resp1", 2)):
+        delete_states(tmp_path, secret, lambda state, meant=meant: state.owner == meant)  # type: ignore[misc]
         assert len(list(tmp_path.rglob("*.state"))) == left
+    delete_states(tmp_path, b"another secret", lambda state: False)
+    assert not list(tmp_path.rglob("*.state"))
 
 
 async def test_disk_has_a_budget(files: StateFiles, tmp_path: Path) -> None:
