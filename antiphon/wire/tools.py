@@ -123,6 +123,10 @@ class Namespace(ToolBase, frozen=True, kw_only=True, tag="namespace"):
 
 
 class ToolSearch(ToolBase, frozen=True, kw_only=True, tag="tool_search"):
+    """``name``: the name that a client of the Messages API gave the tool. OpenAI's API does not
+    have this field."""
+
+    name: str | UnsetType = UNSET
     execution: Literal["server", "client"] | UnsetType = UNSET
     description: str | UnsetType = UNSET
     parameters: Any | UnsetType = UNSET

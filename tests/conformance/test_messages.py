@@ -578,6 +578,17 @@ async def test_tool_choice_names_the_tools_of_the_thread(serve: Serve, choice: J
 
 
 @pytest.mark.requirement("AM-THREADS")
+async def test_tool_search_keeps_its_name_in_a_thread(serve: Serve) -> None:
+    server = serve(local(engine(["Hello.", tool_call("tool_search", {"query": "weather"}), ROME])))
+    search: Json = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
+    tools = [search, {**WEATHER, "defer_loading": True}]
+    first = await create(server, thread={"type": "create"}, tools=tools)
+    thread = {"type": "continue", "previous_message_id": first["id"]}
+    call, _, use = (await create(server, thread=thread))["content"]
+    assert (call["name"], use["name"]) == ("tool_search_tool_regex", "get_weather")
+
+
+@pytest.mark.requirement("AM-THREADS")
 async def test_lost_thread_is_sent_again_as_a_new_one(serve: Serve, clients: Any) -> None:
     server = serve(local(engine(["Hi", "Again"])))
     thread = clients(server).beta.messages.thread(model="tiny", **HI)
@@ -1017,6 +1028,22 @@ async def test_web_fetch_runs_here(serve: Serve, clients: Any, searches: bool) -
         again = await client.messages.create(**{**body, "tools": offered}, messages=turns)
         assert again.content[0].text == "Yes."
         assert "205 km" in rendered_prompts(server)[-1].rpartition("It has")[0]
+    await index.close()
+
+
+@pytest.mark.requirement("AM-THREADS")
+async def test_page_that_is_opened_in_a_continued_thread_has_blocks(serve: Serve) -> None:
+    index, url = PageIndex(":memory:"), "https://north.example/fjords"
+    await index.add([PageDocument(url=url, title="Fjords", text="The longest one: 205 km.")])
+    provider = WebSearchProvider(index, is_external=False)
+    replies = ["Hello.", tool_call("browser__open", {"id": url}), "It has 205 km."]
+    server = serve(local(engine(replies)), providers={FETCH_TYPE: provider})
+    tools = [{"type": "web_fetch_20260318", "name": "web_fetch"}]
+    first = await create(server, thread={"type": "create"}, tools=tools)
+    thread = {"type": "continue", "previous_message_id": first["id"]}
+    asked = [{"role": "user", "content": f"Read {url}."}]
+    call, result, _ = (await create(server, thread=thread, messages=asked))["content"]
+    assert (call["name"], result["content"]["url"]) == ("web_fetch", url)
     await index.close()
 
 

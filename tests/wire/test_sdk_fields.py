@@ -38,6 +38,7 @@ LEFT_OUT = {
 }
 #: Fields of ours the SDK does not have.
 OURS = {
+    ("tool_search", "name"): "the name that Messages declares",
     ("mcp", "deferred_tools"): "single tools that are deferred, as Messages' toolsets have it",
     ("custom_tool_call_output", "name"): "sent by clients that mirror function_call_output",
     ("web_search_call", "results"): "filled by include web_search_call.results",

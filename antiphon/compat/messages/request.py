@@ -40,6 +40,7 @@ from .bodies import (
 from .citations import HOW_TO_CITE, DocumentReader, Passages, number_files
 from .content import read_messages, read_system
 from .context_edits import read_compaction, read_edits
+from .server_blocks import search_name
 from .stream import MessageStream
 from .threads import continued_request, read_thread, thread_unsupported
 from .tools import ToolCollector, read_tool_choice
@@ -97,10 +98,8 @@ class MessagesRequest(TranslatedRequest, frozen=True, kw_only=True):
 
     def continuing(self, previous: Response) -> Self:
         """Return a copy of the request that continues the thread of the response ``previous``."""
-        fetches = any(isinstance(tool, WebFetch) for tool in previous.tools)
-        form = replace(self.form, fetches=fetches)
         request = continued_request(self.request, previous, self.thread_choice)
-        return replace(self, requests=(request,), form=form)
+        return replace(self, requests=(request,))
 
     def as_count(self) -> InputTokensRequest:
         """Return the request that counts the tokens of the same prompt."""
@@ -121,7 +120,15 @@ class MessagesRequest(TranslatedRequest, frozen=True, kw_only=True):
         return MessageStream(first, self._form_of(first))
 
     def _form_of(self, response: Response) -> AnswerForm:
-        return replace(self.form, omitted_parts=self.omitted_parts(response))
+        """Return the form of the answer. The response has the tools of the thread, which a request
+        that continues the thread does not name."""
+        fetches = any(isinstance(tool, WebFetch) for tool in response.tools)
+        return replace(
+            self.form,
+            fetches=self.form.fetches or fetches,
+            search_name=search_name(response.tools),
+            omitted_parts=self.omitted_parts(response),
+        )
 
 
 def parse_messages_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> MessagesRequest:
@@ -179,7 +186,6 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
             omits_thinking=_omits_thinking(raw.get("thinking")),
             generate=generate,
             fetches=tools.fetches,
-            search_name=tools.search_name,
             passages=passages,
             context_management=edits,
         ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.tools import Custom, Function, Namespace
+from antiphon.wire.tools import Custom, Function, Namespace, Tool, ToolSearch
 
 from .types import (
     AnswerBlock,
@@ -52,6 +52,13 @@ def server_blocks(item: it.Item, search_name: str = TOOL_SEARCH) -> tuple[Answer
         return (_tool_search(item, search_name),)
     read = _BLOCKS.get(type(item))
     return () if read is None else read(item)
+
+
+def search_name(tools: Iterable[Tool]) -> str:
+    """Return the name of the tool search in ``tools``. Returns the usual name if no client of the
+    Messages API has declared one."""
+    names = (tool.name for tool in tools if isinstance(tool, ToolSearch))
+    return next((name for name in names if isinstance(name, str)), TOOL_SEARCH)
 
 
 def call_input(arguments: str) -> JsonObject:

@@ -30,7 +30,6 @@ from antiphon.wire.request import Include
 
 from .bodies import MessageMcpServer, MessageTool, MessageToolChoice, ToolConfig
 from .client_tools import CLIENT_TOOLS, client_tool
-from .server_blocks import TOOL_SEARCH
 from .toolsets import TOOLSETS, toolset
 
 #: Values of ``include`` that add the data for the result blocks of server tools to responses.
@@ -116,7 +115,7 @@ class ToolCollector:
         if kind.startswith("code_execution_"):
             return {"type": "code_interpreter", "container": self.container or {"type": "auto"}}
         if kind.startswith("tool_search_"):
-            return {"type": _SEARCH}
+            return {"type": _SEARCH, "name": fields["name"]}
         if kind == "custom":
             return _function(fields, path)
         if "max_uses" in fields:
@@ -235,13 +234,6 @@ class ToolCollector:
     @property
     def _has_search(self) -> bool:
         return any(tool["type"] == _SEARCH for tool, _ in self._declared.values())
-
-    @property
-    def search_name(self) -> str:
-        """The name of the tool search that the request declares. Returns the usual name if there is
-        none."""
-        names = (name for name, (tool, _) in self._declared.items() if tool["type"] == _SEARCH)
-        return next(names, TOOL_SEARCH)
 
     def choice(self, name: str) -> JsonObject:
         """Return the ``tool_choice`` of the Responses API that names a tool."""
