@@ -119,6 +119,10 @@ class Skills:
         await self.retrieve(tenant, skill_id)
         return make_page(await self._skills.list_versions(tenant, skill_id), params)
 
+    async def latest_versions(self, tenant: str) -> Mapping[str, SkillVersion]:
+        """Return the newest version of each skill of a tenant: id of the skill → version."""
+        return await self._skills.latest_versions(tenant)
+
     async def retrieve_version(
         self, tenant: str, skill_id: str, version: str | None = None
     ) -> SkillVersion:
@@ -140,13 +144,18 @@ class Skills:
             raise _version_not_found(skill_id, found.version)
         return content
 
-    async def delete_version(self, tenant: str, skill_id: str, version: str) -> SkillVersion:
+    async def delete_version(
+        self, tenant: str, skill_id: str, version: str, *, moves_default: bool = False
+    ) -> SkillVersion:
         """Delete a version of a skill. If the skill has no other version, delete the skill too.
+        ``moves_default``: if it is the default version, make the newest other one the default.
 
         Raises ``InvalidRequest`` if the version is the default version and the skill has other
         versions.
         """
         found = await self.retrieve_version(tenant, skill_id, version)
+        if moves_default:
+            await self._move_default(tenant, skill_id, found.version)
         if not await self._skills.delete_version(tenant, skill_id, _number(found.version)):
             raise InvalidRequest(
                 f"Version '{found.version}' is the default of skill '{skill_id}'. Set another"
@@ -155,6 +164,17 @@ class Skills:
                 code="invalid_value",
             )
         return found
+
+    async def _move_default(self, tenant: str, skill_id: str, version: str) -> None:
+        """If a version is the default one, make the newest other version the default, if any."""
+        skill = await self.retrieve(tenant, skill_id)
+        others = [
+            each.version
+            for each in await self._skills.list_versions(tenant, skill_id)
+            if each.version != version
+        ]
+        if others and skill.default_version == version:
+            await self._skills.set_default_version(tenant, skill_id, _number(others[-1]))
 
     async def _make_draft(
         self, skill_id: str, files: Mapping[str, bytes]

@@ -6,7 +6,7 @@ Stores treat bundles as opaque bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from msgspec import Struct
@@ -175,6 +175,11 @@ class SkillStore:
         unknown."""
         skill = await self._find(tenant, skill_id)
         return () if skill is None else tuple(each.version for each in skill.versions.values())
+
+    async def latest_versions(self, tenant: str) -> Mapping[str, SkillVersion]:
+        """Return the newest version of each skill of a tenant: id of the skill → version."""
+        skills = (await self._skills(tenant).load()).skills
+        return {id: each.versions[max(each.versions)].version for id, each in skills.items()}
 
     async def read_bundle(self, tenant: str, skill_id: str, version: int) -> bytes | None:
         """Return the bundle of a version. Returns None if the version is unknown."""

@@ -18,7 +18,7 @@ from antiphon.sandbox.base import EndReason, ExecutionResult
 from antiphon.tools.containers.handle import ContainerHandle
 from antiphon.tools.containers.network import network_prompt
 from antiphon.tools.containers.registry import ContainerRegistry
-from antiphon.tools.containers.skills import SkillSummary, skills_prompt
+from antiphon.tools.containers.skills import ContainerSkill, SkillSummary, skills_prompt
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Annotation, CodeInterpreterCall, Item
 from antiphon.wire.parts import ContainerFileCitation
@@ -86,9 +86,12 @@ class CodeInterpreterProvider:
         self, tool: tl.CodeInterpreter, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
         container = await self._existing_container(tool, response)
-        skills = () if container is None else container.skills
         packages = self._containers.policy.packages
-        return (_function(skills, _policy(tool, container), packages),)
+        # The container will have the requested skills, too. They replace those of the same name.
+        skills = () if container is None else container.skills
+        requested = await self._requested_skills(tool, response)
+        named = {each.name: each for each in (*skills, *(each.summary for each in requested))}
+        return (_function(tuple(named.values()), _policy(tool, container), packages),)
 
     @asynccontextmanager
     async def open(
@@ -111,6 +114,16 @@ class CodeInterpreterProvider:
             yield Toolset(functions=(function,), citation_finder=session.file_citations)
         finally:
             await session.container.release()
+
+    async def _requested_skills(
+        self, tool: tl.CodeInterpreter, response: ResponseContext
+    ) -> tuple[ContainerSkill, ...]:
+        if isinstance(tool.container, str):
+            return ()
+        request = wc.read_auto_container(tool.container, "container")
+        return await self._containers.resolve_skills(
+            response.tenant, request.skills, "container.skills"
+        )
 
     async def _existing_container(
         self, tool: tl.CodeInterpreter, response: ResponseContext
@@ -136,7 +149,10 @@ class CodeInterpreterProvider:
             if isinstance(tool.container, str):
                 return await self._containers.acquire(response.tenant, tool.container)
             request = wc.read_auto_container(tool.container, "container")
-            return await self._containers.acquire_auto(response.tenant, request, response.all_items)
+            skills = await self._requested_skills(tool, response)
+            return await self._containers.acquire_auto(
+                response.tenant, request, response.all_items, skills
+            )
         except (NotFound, InvalidRequest) as error:
             raise RunError(error.message, code="invalid_prompt") from None
 

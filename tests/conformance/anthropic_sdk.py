@@ -14,9 +14,11 @@ from anthropic.types.beta import (
     BetaFileMetadata,
     BetaMessage,
     BetaRawMessageStreamEvent,
+    BetaSkill,
     BetaToolUnionParam,
 )
 from anthropic.types.beta.message_create_params import MessageCreateParamsBase
+from anthropic.types.beta.skills import BetaSkillVersion
 from pydantic import TypeAdapter
 
 __all__ = [
@@ -27,6 +29,8 @@ __all__ = [
     "BetaContentBlockParam",
     "BetaFileMetadata",
     "BetaMessage",
+    "BetaSkill",
+    "BetaSkillVersion",
     "BetaToolUnionParam",
     "Message",
     "MessageCreateParamsBase",

@@ -20,7 +20,10 @@ from antiphon.compat.messages.request import MESSAGE_FIELDS
 from antiphon.compat.messages.toolsets import TOOLSETS
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import BackendError
+from antiphon.resources.skills import Skills
+from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Finish, Open, Text
+from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.sessions import SessionPool
 from antiphon.tools.web_search.index import PageDocument, PageIndex
@@ -29,7 +32,11 @@ from antiphon.wire.items import FunctionCall, InputImage, InputText, Message, Re
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 from tests.attachments.samples import pdf
 from tests.conformance.conftest import Serve
-from tests.conformance.fake_containers import code_interpreter_options, containers
+from tests.conformance.fake_containers import (
+    code_interpreter_options,
+    containers,
+    run_command,
+)
 from tests.conformance.server import Server, engine, local
 from tests.conformance.test_compaction import COMPACTION_NOTICE, SEAL
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
@@ -803,6 +810,71 @@ async def test_uploaded_file_is_in_the_container(serve: Serve) -> None:
             "/v1/messages", json={"model": "tiny", "max_tokens": 9, "messages": wrong, **more}
         )
         assert param in refused.json()["error"]["message"], refused.text
+
+
+SKILL = [
+    ("dice/SKILL.md", b"---\nname: dice\ndescription: Rolls dice.\n---\nPrint 4."),
+    ("dice/roll.py", b"print(4)"),
+]
+
+
+@pytest.mark.requirement("AM-SKILLS")
+async def test_skills_have_the_form_of_the_official_client(serve: Serve, clients: Any) -> None:
+    from tests.conformance import anthropic_sdk as sdk
+
+    server = serve(local(engine(["Hi"])))
+    skills = clients(server).beta.skills
+    made = sdk.BetaSkill.model_validate((await skills.create(files=SKILL)).model_dump())
+    assert (made.display_name, made.latest_version_id, made.source.type) == ("dice", "1", "custom")
+    added = sdk.BetaSkillVersion.model_validate(
+        (await skills.versions.create(made.id, files=SKILL)).model_dump()
+    )
+    assert (added.id, added.skill_id, added.name) == ("2", made.id, "dice")
+    assert (await skills.retrieve(made.id)).latest_version_id == "2"
+    await skills.create(files=SKILL)
+    assert len([each async for each in skills.list(limit=1)]) == 2
+    assert [each async for each in skills.list(source="anthropic")] == []
+    assert (await skills.list(limit=1000)).next_page is None
+    numbers = [each.id async for each in skills.versions.list(made.id, limit=1)]
+    assert numbers == ["2", "1"]
+    deleted = await skills.versions.delete("2", skill_id=made.id)
+    assert (deleted.id, deleted.type) == ("2", "skill_version_deleted")
+    assert (await skills.versions.retrieve("1", skill_id=made.id)).description == "Rolls dice."
+    assert (await skills.delete(made.id)).type == "skill_deleted"
+    too_many = await server.client.get("/v1/skills", params={"limit": 101})
+    assert too_many.status_code == 400, "OpenAI's API has smaller pages"
+
+
+@pytest.mark.requirement("AM-SKILLS")
+async def test_code_reads_the_skills_of_its_container(
+    serve: Serve, clients: Any, store: Store
+) -> None:
+    box = FakeSandbox(run_command)
+    library = Skills(store, clock=lambda: 1_700_000_000.0, ids=lambda kind: kind)
+    registry = containers(box, library=library)
+    replies = [tool_call("python", {"code": "say 4"}), "4."]
+    server = serve(local(engine(replies)), on=store, **code_interpreter_options(registry))
+    client = clients(server)
+    skill = await client.beta.skills.create(files=SKILL)
+    reference: Json = {"type": "custom", "skill_id": skill.id, "version": "latest"}
+    body: Json = {
+        "model": "tiny",
+        **HI,
+        "tools": [{"type": "code_execution_20260521", "name": "code_execution"}],
+    }
+    answer = await client.beta.messages.create(**body, container={"skills": [reference]})
+    assert "- dice (/mnt/skills/dice/SKILL.md): Rolls dice." in rendered_prompts(server)[0]
+    assert sorted(box.boxes[0].shared_files["dice"]) == ["SKILL.md", "roll.py"]
+    assert [each.skill_id for each in answer.container.skills] == [skill.id]
+    for wrong, param in (
+        ({**reference, "skill_id": "skill_0"}, "container.skills[0].skill_id"),
+        ({**reference, "version": "9"}, "container.skills[0].version"),
+        ({**reference, "type": "anthropic"}, "container.skills[0].type"),
+    ):
+        assert param in (await rejection(server, **body, container={"skills": [wrong]}))[1]
+    body["tools"] = []
+    refused = await rejection(server, **body, container={"skills": [reference]})
+    assert "container.skills" in refused[1]
 
 
 @pytest.mark.requirement("AM-SERVER-TOOLS")

@@ -11,6 +11,7 @@ from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import OmittedPart, Response, Usage
 
+from .bodies import MessageSkillReference
 from .citations import CitedText, Passages
 from .server_blocks import TOOL_SEARCH, call_input, is_fetch, is_search, server_blocks
 from .threads import message_id
@@ -21,6 +22,7 @@ from .types import (
     IterationUsage,
     MessageAnswer,
     MessageContainer,
+    MessageContainerSkill,
     MessageEnd,
     MessageUsage,
     ServerToolUsage,
@@ -41,14 +43,15 @@ class AnswerForm(Struct, frozen=True, kw_only=True):
     """Options of a request that affect the form of the answer. ``omits_thinking``: thinking blocks
     have a signature but no text. ``generate``: False if the model only caches the prompt.
     ``fetches``: whether the request has the tool ``web_fetch``, so pages that the model opens have
-    blocks. ``search_name``: the request's name of the tool search. ``passages``: what the model
-    can cite of the request's documents.
+    blocks. ``search_name``: the request's name of the tool search. ``skills``: those of
+    the request's container. ``passages``: what the model can cite of the request's documents.
     ``context_management``: the edits that had an effect, if the request asks for edits.
     ``omitted_parts``: the parts of the request that the model cannot read."""
 
     omits_thinking: bool = False
     fetches: bool = False
     search_name: str = TOOL_SEARCH
+    skills: tuple[MessageSkillReference, ...] = ()
     passages: Passages = field(default_factory=Passages)
     generate: bool = True
     context_management: AppliedEdits | UnsetType = UNSET
@@ -72,19 +75,23 @@ def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
     )
 
 
-def _container(response: Response) -> MessageContainer | UnsetType:
+def _container(response: Response, form: AnswerForm) -> MessageContainer | UnsetType:
     """Return the container in which the code of the response ran last."""
     ids = [item.container_id for item in response.output if item.container_id is not None]
     if not ids:
         return UNSET
     ended = response.completed_at or response.created_at
-    return MessageContainer(id=ids[-1], expires_at=rfc3339(ended + _CONTAINER_S))
+    skills = tuple(
+        MessageContainerSkill(skill_id=each.skill_id, version=each.version) for each in form.skills
+    )
+    expires_at = rfc3339(ended + _CONTAINER_S)
+    return MessageContainer(id=ids[-1], expires_at=expires_at, skills=skills or UNSET)
 
 
 def message_end(response: Response, form: AnswerForm) -> MessageEnd:
     """Return the stop reason of a response, the stop sequence that ended it, if any, and the
     container that it has used, if any."""
-    container = _container(response)
+    container = _container(response, form)
     if response.matched_stop is not UNSET:
         return MessageEnd("stop_sequence", response.matched_stop, container)
     return MessageEnd(_stop_reason(response, form), container=container)

@@ -246,6 +246,22 @@ class MessageCompaction(Struct, frozen=True, kw_only=True):
     instructions: str | None = None
 
 
+class MessageSkillReference(Struct, frozen=True, kw_only=True):
+    """A skill for the container of the code execution. ``version``: its number; by default the
+    newest one."""
+
+    type: Literal["custom"]
+    skill_id: str
+    version: str = "latest"
+
+
+class MessageContainerFields(Struct, frozen=True, kw_only=True):
+    """The container of the code execution: the ``id`` of an existing one, and its skills."""
+
+    id: str | None = None
+    skills: Annotated[tuple[MessageSkillReference, ...], Meta(max_length=20)] | None = None
+
+
 class CountTokensFields(Struct, frozen=True, kw_only=True):
     """A request of the Messages API to count the tokens of a prompt."""
 
@@ -255,7 +271,7 @@ class CountTokensFields(Struct, frozen=True, kw_only=True):
     tools: tuple[MessageTool, ...] | None = None
     tool_choice: MessageToolChoice | None = None
     mcp_servers: tuple[MessageMcpServer, ...] | None = None
-    container: str | JsonObject | None = None
+    container: str | MessageContainerFields | None = None
     thinking: MessageThinking | None = None
     output_config: MessageOutputConfig | None = None
     output_format: MessageOutputFormat | None = None

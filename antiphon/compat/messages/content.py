@@ -336,7 +336,7 @@ class _MessageReader:
             case "mcp_tool_result":
                 items = [_mcp_call(call, fields, path)]
             case "code_execution_tool_result":
-                items = [_code_call(call, content, self._tools.container)]
+                items = [_code_call(call, content, self._tools.container.id)]
             case "tool_search_tool_result":
                 items = self._tool_search(call, content, path)
             case _:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct
 
@@ -21,6 +21,10 @@ from .types import rfc3339
 
 _EXPIRY_SECONDS = (3600, 7_776_000)  # an hour, 90 days: Anthropic's bounds
 _PAGE = "page_"
+PageToken = Annotated[
+    str | None,
+    Meta(description="For clients of Anthropic's API: the `next_page` of the page before."),
+]
 
 
 class MessageFile(Struct, frozen=True, kw_only=True):
@@ -62,15 +66,18 @@ class DeletedMessageFile(Struct, frozen=True):
 
 def message_file_page(page: Page[File] | Sequence[File]) -> MessageFilePage:
     """Translate a page of files, or the files that a client has named by their ids."""
-    files, after = (page.data, page.has_more) if isinstance(page, Page) else (page, False)
-    return MessageFilePage(
-        data=tuple(map(MessageFile.of, files)),
-        next_page=f"{_PAGE}{files[-1].id}" if after and files else None,
-    )
+    if not isinstance(page, Page):
+        return MessageFilePage(data=tuple(map(MessageFile.of, page)))
+    return MessageFilePage(data=tuple(map(MessageFile.of, page.data)), next_page=next_page(page))
+
+
+def next_page(page: Page[Any]) -> str | None:
+    """Return the value of ``page`` with which a client gets the next page."""
+    return f"{_PAGE}{page.last_id}" if page.has_more else None
 
 
 def page_cursor(page: str | None) -> str | None:
-    """Return the id after which a page of files begins. ``page``: a value of ``next_page``."""
+    """Return the id after which a page begins. ``page``: a value of ``next_page``."""
     return None if page is None else page.removeprefix(_PAGE)
 
 

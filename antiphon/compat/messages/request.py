@@ -32,6 +32,7 @@ from antiphon.wire.tools import WebFetch
 
 from .answer import AnswerForm, message_answer
 from .bodies import (
+    MessageContainerFields,
     MessageMetadata,
     MessageOutputConfig,
     MessageOutputFormat,
@@ -186,6 +187,7 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
             omits_thinking=_omits_thinking(raw.get("thinking")),
             generate=generate,
             fetches=tools.fetches,
+            skills=tools.container.skills or (),
             passages=passages,
             context_management=edits,
         ),
@@ -225,6 +227,8 @@ def _conversation(
     tools.declare(raw.get("tools", []), "tools")
     edits = read_edits(raw.get("context_management"), "context_management", paths)
     continues = read_thread(raw).get("previous_response_id") is not None
+    if tools.container.skills and not continues:
+        tools.check_code_execution("container.skills")
     items, thinking = read_messages(
         raw["messages"],
         "messages",
@@ -243,6 +247,7 @@ def _conversation(
             # The numbers of passages and the tokens of servers are not stored.
             "citations": bool(passages),
             "mcp_servers": bool(raw.get("mcp_servers")),
+            "container": continues and bool(tools.container.skills),
         }
         for name in filter(unsupported.__getitem__, unsupported):
             raise thread_unsupported(name)
@@ -267,18 +272,12 @@ def _conversation(
     return fields, AppliedEdits(applied_edits=(*thinking, *results))
 
 
-def _container(raw: object) -> str | None:
-    """Return the id of the container in which code is executed. None means a new one, or the one
+def _container(raw: object) -> MessageContainerFields:
+    """Return the container in which code is executed. Without an id, it is a new one, or the one
     of the conversation. Raises ``InvalidRequest``."""
     if raw is None or isinstance(raw, str):
-        return raw
-    fields = read_object(raw, "container")
-    if fields.get("skills"):
-        raise unsupported_parameter("container.skills")
-    id = fields.get("id")
-    if id is not None and not isinstance(id, str):
-        raise invalid_type("container.id", "a string", json_type_name(id))
-    return id
+        return MessageContainerFields(id=raw)
+    return convert(read_object(raw, "container"), MessageContainerFields, "container")
 
 
 # --- fields --------------------------------------------------------------------------------------

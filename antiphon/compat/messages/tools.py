@@ -28,7 +28,13 @@ from antiphon.wire.parsing.fields import (
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.request import Include
 
-from .bodies import MessageMcpServer, MessageTool, MessageToolChoice, ToolConfig
+from .bodies import (
+    MessageContainerFields,
+    MessageMcpServer,
+    MessageTool,
+    MessageToolChoice,
+    ToolConfig,
+)
 from .client_tools import CLIENT_TOOLS, client_tool
 from .toolsets import TOOLSETS, toolset
 
@@ -63,7 +69,7 @@ class ToolCollector:
         #: Maximum numbers of web searches and of opened pages (``max_uses``), as far as given.
         self._max_uses: list[int] = []
         #: The container of the code execution.
-        self.container: str | None = None
+        self.container = MessageContainerFields()
         #: Files for this container → the paths of their blocks.
         self._uploads: dict[str, str] = {}
 
@@ -103,17 +109,22 @@ class ToolCollector:
     def upload(self, block: JsonObject, path: str) -> str:
         """Put the file of a ``container_upload`` block into the container of the code execution.
         Return its id. Raises ``InvalidRequest``."""
-        if not any(tool["type"] == "code_interpreter" for tool, _ in self._declared.values()):
-            raise unsupported_value(path, f"'{path}': the request has no tool for code execution.")
+        self.check_code_execution(path)
         id = read_string(block, "file_id", path)
         self._uploads.setdefault(id, f"{path}.file_id")
         return id
+
+    def check_code_execution(self, path: str) -> None:
+        """Raise ``InvalidRequest`` if the request declares no tool for code execution, which the
+        field ``path`` needs."""
+        if not any(tool["type"] == "code_interpreter" for tool, _ in self._declared.values()):
+            raise unsupported_value(path, f"'{path}': the request has no tool for code execution.")
 
     def _tool(self, kind: str, fields: JsonObject, path: str) -> JsonObject:
         if kind in CLIENT_TOOLS:
             return client_tool(kind, fields)
         if kind.startswith("code_execution_"):
-            return {"type": "code_interpreter", "container": self.container or {"type": "auto"}}
+            return {"type": "code_interpreter", "container": self.container.id or {"type": "auto"}}
         if kind.startswith("tool_search_"):
             return {"type": _SEARCH, "name": fields["name"]}
         if kind == "custom":
@@ -180,11 +191,12 @@ class ToolCollector:
             if searches and tool["type"] == "web_fetch":
                 continue  # the web search opens pages, too
             at = f"tools[{len(tools)}]"
-            if self._uploads and tool["type"] == "code_interpreter":
-                # The container of the conversation gets the files, if there is one.
-                tool = {**tool, "container": {"type": "auto", "file_ids": list(self._uploads)}}
+            if (self._uploads or self.container.skills) and tool["type"] == "code_interpreter":
+                # The container of the conversation gets the files and skills, if there is one.
+                tool = {**tool, "container": self._filled_container()}
                 for index, block in enumerate(self._uploads.values()):
                     self._paths.add(f"{at}.container.file_ids[{index}]", block)
+                self._paths.add(f"{at}.container.skills", "container.skills")
             self._paths.add(at, path)
             self._paths.add(f"{at}.parameters", f"{path}.input_schema")
             self._paths.add(f"{at}.filters", path)
@@ -198,6 +210,14 @@ class ToolCollector:
             if self._max_uses:
                 fields["max_tool_calls"] = sum(self._max_uses)
         return fields
+
+    def _filled_container(self) -> JsonObject:
+        """Return a container with the request's files and skills."""
+        skills = [
+            {"type": "skill_reference", "skill_id": each.skill_id, "version": each.version}
+            for each in self.container.skills or ()
+        ]
+        return {"type": "auto", "file_ids": list(self._uploads), "skills": skills}
 
     @property
     def fetches(self) -> bool:

@@ -296,11 +296,20 @@ class AppliedEdits(Struct, frozen=True, kw_only=True):
     applied_edits: tuple[ClearedThinking | ClearedToolUses, ...]
 
 
+class MessageContainerSkill(Struct, frozen=True, kw_only=True):
+    """A skill that the request has put into the container. ``version``: as in the request."""
+
+    skill_id: str
+    version: str
+    type: Literal["custom"] = "custom"
+
+
 class MessageContainer(Struct, frozen=True, kw_only=True):
     """The container of the code execution. ``expires_at``: time in the format of RFC 3339."""
 
     id: str
     expires_at: str
+    skills: tuple[MessageContainerSkill, ...] | UnsetType = UNSET
 
 
 class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):

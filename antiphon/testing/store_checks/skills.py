@@ -69,6 +69,8 @@ async def numbers_the_versions_of_a_skill(store: Store) -> None:
     found = await store.skills.get("t", "skill_a")
     assert found is not None
     assert (found.name, found.default_version, found.latest_version) == ("a-1", "1", "2")
+    latest = await store.skills.latest_versions("t")
+    assert latest == {"skill_a": second, "skill_b": make_draft("b").to_version(1)}
     await store.skills.add_version("t", make_draft("a", 3), b"three", default=True)
     found = await store.skills.get("t", "skill_a")
     assert found is not None and (found.name, found.default_version) == ("a-3", "3")

@@ -93,8 +93,8 @@ class NetworkPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class AutoContainer(Struct, frozen=True, kw_only=True):
-    """A container that a tool creates, or reuses from an earlier call of the conversation. Only
-    containers of the shell tool have ``skills``."""
+    """A container that a tool creates, or reuses from an earlier call of the conversation. In
+    OpenAI's API, only containers of the shell tool have ``skills``."""
 
     file_ids: _FileIds = ()
     memory_limit: MemoryLimit | None = None
@@ -145,8 +145,7 @@ def read_auto_container(raw: Mapping[str, object], path: str, type: str = "auto"
     """
     if raw.get("type") != type:
         raise invalid_value(f"{path}.type", str(raw.get("type", json_type_name(None))), (type,))
-    names = {*AutoContainer.__struct_fields__, "type"} - ({"skills"} if type == "auto" else set())
-    given = known_fields(raw, names, path)
+    given = known_fields(raw, {*AutoContainer.__struct_fields__, "type"}, path)
     skills = read_shell_skills(given.pop("skills", []), f"{path}.skills")
     container = replace(convert(given, AutoContainer, path), skills=skills)
     _check_network_policy(container.network_policy, f"{path}.network_policy")

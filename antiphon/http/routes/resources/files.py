@@ -15,6 +15,7 @@ from antiphon.compat.messages.files import (
     DeletedMessageFile,
     MessageFile,
     MessageFilePage,
+    PageToken,
     message_file_page,
     page_cursor,
     parse_message_upload,
@@ -57,10 +58,7 @@ class FileListing(Struct, frozen=True, kw_only=True):
         Literal[_LISTABLE_PURPOSES] | None,  # type: ignore[valid-type]
         Meta(description="Only files with this purpose."),
     ] = None
-    page: Annotated[
-        str | None,
-        Meta(description="For clients of Anthropic's API: the `next_page` of the page before."),
-    ] = None
+    page: PageToken = None
     ids: Annotated[
         tuple[str, ...] | None,
         Meta(description="For clients of Anthropic's API: only files with these ids."),

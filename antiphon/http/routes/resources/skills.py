@@ -1,21 +1,34 @@
-"""Endpoints of ``/v1/skills``."""
+"""Endpoints of ``/v1/skills``. Clients of the Messages API get skills in Anthropic's form."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Meta, Struct
 from starlette.requests import Request
 
-from antiphon.http.json_response import Reply
-from antiphon.http.openapi.operation import Form, operation
+from antiphon.compat.messages.files import PageToken, next_page, page_cursor
+from antiphon.compat.messages.skills import (
+    DeletedMessageSkill,
+    DeletedMessageSkillVersion,
+    MessageSkill,
+    MessageSkillPage,
+    MessageSkillVersion,
+    MessageSkillVersionPage,
+    message_version_page,
+)
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.error_forms import is_messages_client
+from antiphon.http.openapi.operation import VERSION_HEADER, Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import object_key, path_param, read_query, tenant_of
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.skills import MAX_UPLOAD_BYTES, MAX_UPLOAD_FILES
-from antiphon.wire.cursors import PageParams
+from antiphon.wire.cursors import PageEnd, PageOrder, PageParams, PageStart
 from antiphon.wire.pagination import DeletedObject, Page
+from antiphon.wire.parsing.errors import out_of_range
 from antiphon.wire.parsing.fields import body_parser, convert
 from antiphon.wire.parsing.text_fields import read_texts
 from antiphon.wire.resources.skills import (
@@ -33,6 +46,24 @@ _SKILL = "/v1/skills/{skill_id}"
 _VERSION = _SKILL + "/versions/{version}"
 _skill_key = object_key("skill_id")
 _version = path_param("version")
+#: The largest pages of both APIs.
+_LIMIT, _MESSAGES_LIMIT = 100, 1_000
+
+
+class SkillListing(Struct, frozen=True, kw_only=True):
+    limit: Annotated[
+        int, Meta(ge=1, le=_MESSAGES_LIMIT), Meta(description="The largest number of entries.")
+    ] = 20
+    order: PageOrder = "desc"
+    after: PageStart = None
+    before: PageEnd = None
+    page: PageToken = None
+    source: Annotated[
+        str | None,
+        Meta(
+            description="For clients of Anthropic's API: all skills here have the source `custom`."
+        ),
+    ] = None
 
 
 class SkillRoutes:
@@ -42,21 +73,53 @@ class SkillRoutes:
         self._skills = service.skills
         self._limits = limits
 
-    @operation("POST /v1/skills", "createSkill", form=Form(file="files", has_many_files=True))
-    async def create(self, request: Request) -> Skill:
+    @operation(
+        "POST /v1/skills",
+        "createSkill",
+        form=Form(file="files", has_many_files=True),
+        answer=Skill,
+        messages_answer=MessageSkill,
+        headers=(VERSION_HEADER,),
+    )
+    async def create(self, request: Request) -> Reply:
         """Create a skill from a form that contains files with their paths, or one zip."""
         form = await self._form(request)
-        return await self._skills.create(tenant_of(request), _files(form))
+        return await self._reply(
+            request, await self._skills.create(tenant_of(request), _files(form))
+        )
 
-    @operation("GET /v1/skills", "listSkills", query=PageParams)
-    async def list(self, request: Request) -> Page[Skill]:
+    @operation(
+        "GET /v1/skills",
+        "listSkills",
+        query=SkillListing,
+        answer=Page[Skill],
+        messages_answer=MessageSkillPage,
+        headers=(VERSION_HEADER,),
+    )
+    async def list(self, request: Request) -> Reply:
         """Return a page of the tenant's skills, by default newest first."""
-        return await self._skills.list(tenant_of(request), read_query(request, PageParams))
+        tenant, (params, source) = tenant_of(request), _listing(request)
+        page = await self._skills.list(tenant, params)
+        if not is_messages_client(request.scope):
+            return json_reply(page)
+        if source not in (None, "custom"):
+            return json_reply(MessageSkillPage(data=()))
+        latest = await self._skills.latest_versions(tenant)
+        data = tuple(
+            MessageSkill.of(each, latest.get(each.id, each).created_at) for each in page.data
+        )
+        return json_reply(MessageSkillPage(data=data, next_page=next_page(page)))
 
-    @operation(f"GET {_SKILL}", "getSkill")
-    async def retrieve(self, request: Request) -> Skill:
+    @operation(
+        f"GET {_SKILL}",
+        "getSkill",
+        answer=Skill,
+        messages_answer=MessageSkill,
+        headers=(VERSION_HEADER,),
+    )
+    async def retrieve(self, request: Request) -> Reply:
         """Return a skill, with its default and latest version."""
-        return await self._skills.retrieve(*_skill_key(request))
+        return await self._reply(request, await self._skills.retrieve(*_skill_key(request)))
 
     @operation(f"POST {_SKILL}", "updateSkill", body=DefaultVersion)
     async def update(self, request: Request) -> Skill:
@@ -65,12 +128,20 @@ class SkillRoutes:
         skill = self._skills.set_default_version(*_skill_key(request), body.default_version)
         return await skill
 
-    @operation(f"DELETE {_SKILL}", "deleteSkill")
-    async def delete(self, request: Request) -> DeletedObject:
+    @operation(
+        f"DELETE {_SKILL}",
+        "deleteSkill",
+        answer=DeletedObject,
+        messages_answer=DeletedMessageSkill,
+        headers=(VERSION_HEADER,),
+    )
+    async def delete(self, request: Request) -> Reply:
         """Delete a skill."""
         tenant, skill_id = _skill_key(request)
         await self._skills.delete(tenant, skill_id)
-        return DeletedObject(id=skill_id, object="skill.deleted")
+        if is_messages_client(request.scope):
+            return json_reply(DeletedMessageSkill(skill_id))
+        return json_reply(DeletedObject(id=skill_id, object="skill.deleted"))
 
     @operation(f"GET {_SKILL}/content", "getSkillContent", media_type="application/zip")
     async def read_content(self, request: Request) -> Reply:
@@ -81,43 +152,95 @@ class SkillRoutes:
         f"POST {_SKILL}/versions",
         "createSkillVersion",
         form=Form(file="files", has_many_files=True, fields=SkillVersionForm),
+        answer=SkillVersion,
+        messages_answer=MessageSkillVersion,
+        headers=(VERSION_HEADER,),
     )
-    async def add_version(self, request: Request) -> SkillVersion:
-        """Create a version of a skill from the files in a form."""
+    async def add_version(self, request: Request) -> Reply:
+        """Create a version of a skill from the files in a form. In Anthropic's API, the newest
+        version is always the default."""
         key = _skill_key(request)
         await self._skills.retrieve(*key)
         form = await self._form(request)
         fields = convert(read_texts(form.fields.items(), SkillVersionForm), SkillVersionForm, "")
-        return await self._skills.add_version(*key, _files(form), default=fields.default)
+        default = fields.default or is_messages_client(request.scope)
+        added = await self._skills.add_version(*key, _files(form), default=default)
+        return _version_reply(request, added)
 
-    @operation(f"GET {_SKILL}/versions", "listSkillVersions", query=PageParams)
-    async def list_versions(self, request: Request) -> Page[SkillVersion]:
+    @operation(
+        f"GET {_SKILL}/versions",
+        "listSkillVersions",
+        query=SkillListing,
+        answer=Page[SkillVersion],
+        messages_answer=MessageSkillVersionPage,
+        headers=(VERSION_HEADER,),
+    )
+    async def list_versions(self, request: Request) -> Reply:
         """Return a page of a skill's versions, by default newest first."""
-        return await self._skills.list_versions(
-            *_skill_key(request), read_query(request, PageParams)
-        )
+        page = await self._skills.list_versions(*_skill_key(request), _listing(request)[0])
+        is_message = is_messages_client(request.scope)
+        return json_reply(message_version_page(page) if is_message else page)
 
-    @operation(f"GET {_VERSION}", "getSkillVersion")
-    async def retrieve_version(self, request: Request) -> SkillVersion:
+    @operation(
+        f"GET {_VERSION}",
+        "getSkillVersion",
+        answer=SkillVersion,
+        messages_answer=MessageSkillVersion,
+        headers=(VERSION_HEADER,),
+    )
+    async def retrieve_version(self, request: Request) -> Reply:
         """Return a version of a skill without its files."""
-        return await self._skills.retrieve_version(*_skill_key(request), _version(request))
+        found = await self._skills.retrieve_version(*_skill_key(request), _version(request))
+        return _version_reply(request, found)
 
-    @operation(f"DELETE {_VERSION}", "deleteSkillVersion")
-    async def delete_version(self, request: Request) -> DeletedSkillVersion:
-        """Delete a version of a skill."""
-        deleted = await self._skills.delete_version(*_skill_key(request), _version(request))
-        return DeletedSkillVersion(id=deleted.id, version=deleted.version)
+    @operation(
+        f"DELETE {_VERSION}",
+        "deleteSkillVersion",
+        answer=DeletedSkillVersion,
+        messages_answer=DeletedMessageSkillVersion,
+        headers=(VERSION_HEADER,),
+    )
+    async def delete_version(self, request: Request) -> Reply:
+        """Delete a version of a skill. In Anthropic's API, it may be the default version."""
+        key, is_message = _skill_key(request), is_messages_client(request.scope)
+        deleted = await self._skills.delete_version(
+            *key, _version(request), moves_default=is_message
+        )
+        if is_message:
+            return json_reply(DeletedMessageSkillVersion(deleted.version))
+        return json_reply(DeletedSkillVersion(id=deleted.id, version=deleted.version))
 
     @operation(f"GET {_VERSION}/content", "getSkillVersionContent", media_type="application/zip")
     async def read_version_content(self, request: Request) -> Reply:
         """Return the files of a skill's version as a zip."""
         return _zip(await self._skills.read_bundle(*_skill_key(request), _version(request)))
 
+    async def _reply(self, request: Request, skill: Skill) -> Reply:
+        if not is_messages_client(request.scope):
+            return json_reply(skill)
+        latest = await self._skills.latest_versions(tenant_of(request))
+        return json_reply(MessageSkill.of(skill, latest.get(skill.id, skill).created_at))
+
     async def _form(self, request: Request) -> multipart.FilesForm:
         limit = min(self._limits.max_file_bytes, MAX_UPLOAD_BYTES)
         return await multipart.read_files(
             request.scope, request.receive, file="files", limit=limit, max_files=MAX_UPLOAD_FILES
         )
+
+
+def _version_reply(request: Request, version: SkillVersion) -> Reply:
+    is_message = is_messages_client(request.scope)
+    return json_reply(MessageSkillVersion.of(version) if is_message else version)
+
+
+def _listing(request: Request) -> tuple[PageParams, str | None]:
+    """Return the parameters of a list, and the source of the skills that it asks for."""
+    query = read_query(request, SkillListing)
+    if query.limit > _LIMIT and not is_messages_client(request.scope):
+        raise out_of_range("limit", "integer", query.limit, "<=", str(_LIMIT))
+    after = query.after or page_cursor(query.page)
+    params = PageParams(limit=query.limit, order=query.order, after=after, before=query.before)
+    return params, query.source
 
 
 def _files(form: multipart.FilesForm) -> Mapping[str, bytes]:
