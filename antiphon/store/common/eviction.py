@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from antiphon.store.base import Retention
 
@@ -13,11 +14,11 @@ class TenantTotals:
 
     All tenants share the limits of a store. If a limit is exceeded, responses of the tenant with
     the largest total are deleted. So a tenant that floods the store loses its own responses first.
-    ``totals``: tuples of a tenant, its number of responses, and the bytes of these responses. If a
-    tenant has several tuples, they are added up.
+    ``totals``: rows of a tenant, its number of responses, and the bytes of these responses. If a
+    tenant has several rows, they are added up.
     """
 
-    def __init__(self, retention: Retention, totals: Iterable[tuple[str, int, int]]) -> None:
+    def __init__(self, retention: Retention, totals: Iterable[Sequence[Any]]) -> None:
         self._retention = retention
         self._totals: dict[str, list[int]] = {}
         for tenant, responses, size in totals:
@@ -38,7 +39,7 @@ class TenantTotals:
             self._candidates, key=lambda name: (-self._totals[name][column], name), default=None
         )
 
-    def select(self, tenant: str, oldest: Sequence[tuple[int, int]]) -> list[int]:
+    def select(self, tenant: str, oldest: Sequence[Sequence[Any]]) -> list[int]:
         """Select which of the oldest responses of a tenant to delete in one step. Return their row
         numbers.
 

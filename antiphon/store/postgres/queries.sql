@@ -227,11 +227,12 @@ DELETE FROM response_sums WHERE responses = 0 AND bytes = 0 AND NOT EXISTS (
 )
 
 -- count_reserved
--- The caller runs lock_responses first, in a separate statement. So this statement also sees the
--- reservations that earlier holders of the lock have made. One statement counts responses and
--- reservations, so a response that is saved meanwhile counts only once. If the tenant has many rows
--- in response_changes, some of them are added to response_sums, so that later calls read fewer
--- rows.
+-- Returns the number of the tenant's responses, and how many there will be besides: one for each
+-- reservation, and response $2, if it is not stored yet. The caller runs lock_responses first, in a
+-- separate statement. So this statement also sees the reservations that earlier holders of the lock
+-- have made. One statement counts responses and reservations, so a response that is saved meanwhile
+-- counts only once. If the tenant has many rows in response_changes, some of them are added to
+-- response_sums, so that later calls read fewer rows.
 WITH many AS (
     SELECT FROM response_changes WHERE tenant = $1 LIMIT 1 OFFSET 100
 ), old AS (
@@ -246,7 +247,10 @@ WITH many AS (
 )
 SELECT
     coalesce((SELECT responses FROM response_totals WHERE tenant = $1), 0),
-    (
+    (NOT EXISTS (
+        SELECT FROM responses AS own
+        WHERE own.tenant = $1 AND own.id = $2 AND own.live::int = 1
+    ))::int + (
         SELECT count(*) FROM reservations AS r
         WHERE r.tenant = $1 AND r.id <> $2 AND (r.owner = $3 OR EXISTS (
             SELECT FROM owners
@@ -306,10 +310,6 @@ DELETE FROM owners WHERE heard_at < now() - interval '1 day'
 -- begin_run
 INSERT INTO runs (tenant, id, model, request, prompt, api_key, by_name, start_by)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING seq
-
--- add_batch
-INSERT INTO batches (run, first, count, lines, tokens, at) VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT DO NOTHING
 
 -- claim
 -- Claims up to $3 runs. The next run always belongs to the tenant with the fewest running runs; runs

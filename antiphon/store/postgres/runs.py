@@ -20,24 +20,18 @@ from antiphon.store.records import (
     Claim,
     ClaimQuery,
     ConversationLock,
-    EventBatch,
     EventPage,
     NewRun,
     RunEnd,
 )
 from antiphon.store.sql.executor import index_key
-from antiphon.store.sql.row_mapping import claim_of, event_batch_of
-from antiphon.store.sql.runs import PrepareSave, SqlRuns
+from antiphon.store.sql.row_mapping import batch_row, claim_of, event_batch_of
+from antiphon.store.sql.runs import MAX_SEQUENCE_NUMBER, PAGE_BYTES, PrepareSave, SqlRuns
 
 from .pool import ConnectionPool, Transaction
 
-#: Bytes of events after which a page ends.
-_PAGE_BYTES = 1 << 20
 #: Shortest and longest wait, in seconds, before the next attempt to claim runs that were locked.
 _LOCKED_WAIT_S, _LOCKED_WAIT_MAX_S = 0.02, 1.0
-#: The largest sequence number.
-_MAX_SEQUENCE_NUMBER = 2**31 - 1
-
 
 #: The other processes that follow each run, by the row and the epoch of its claim. A claim that is
 #: not valid is missing.
@@ -176,7 +170,7 @@ class PostgresRuns(SqlRuns[Transaction]):
         follow the run."""
         claim = append.claim
         rows = await self._pool.rows(
-            "append_one", self._process_id, claim.row, claim.epoch, *_columns(append.batch)
+            "append_one", self._process_id, claim.row, claim.epoch, *batch_row(append.batch)
         )
         return {(claim.row, claim.epoch): rows[0][0] or ()} if rows else {}
 
@@ -184,7 +178,7 @@ class PostgresRuns(SqlRuns[Transaction]):
         claims = sorted({(append.claim.row, append.claim.epoch) for append in appends})
         places = {claim: place for place, claim in enumerate(claims, 1)}
         parts = [
-            (places[append.claim.row, append.claim.epoch], *_columns(part))
+            (places[append.claim.row, append.claim.epoch], *batch_row(part))
             for append in appends
             for part in append.batch.rows
         ]
@@ -220,10 +214,9 @@ class PostgresRuns(SqlRuns[Transaction]):
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
         # Sequence numbers have no gaps, so ``after + limit`` is the number of the last event.
-        first, last = min(after + 1, _MAX_SEQUENCE_NUMBER), min(after + limit, _MAX_SEQUENCE_NUMBER)
-        rows = await self._pool.rows(
-            "events", tenant, index_key(response_id), first, last, _PAGE_BYTES
-        )
+        first, last = (min(number, MAX_SEQUENCE_NUMBER) for number in (after + 1, after + limit))
+        key = (tenant, index_key(response_id))
+        rows = await self._pool.rows("events", *key, first, last, PAGE_BYTES)
         if not rows:
             return None
         batches = tuple(event_batch_of(row[1:]) for row in rows if row[1] is not None)
@@ -265,11 +258,3 @@ class PostgresRuns(SqlRuns[Transaction]):
 
     async def _notify(self, transaction: Transaction, notice: Notice) -> None:
         await transaction.rows("notify", notice.encode(self._process_id))
-
-    async def _add_batch(self, transaction: Transaction, run: int, batch: EventBatch) -> None:
-        for part in batch.rows if batch.count else ():
-            await transaction.rows("add_batch", run, *_columns(part))
-
-
-def _columns(batch: EventBatch) -> tuple[int, int, bytes, bytes, float | None]:
-    return batch.first, batch.count, batch.lines, batch.tokens, batch.at

@@ -32,7 +32,8 @@ from antiphon.store.sql.row_mapping import (
     summary_of,
     summary_row,
 )
-from antiphon.store.sql.store import SaveStep, SqlStore
+from antiphon.store.sql.runs import SaveStep
+from antiphon.store.sql.store import SqlStore
 from antiphon.store.sql.values import SqlValues
 from antiphon.store.values import SERVER
 from antiphon.wire.items import Item
@@ -197,7 +198,7 @@ class PostgresStore(SqlStore[Transaction]):
         async with self._pool.tenant_transaction("responses", tenant) as transaction:
             if reservation.max_responses is not None:
                 ((stored, reserved),) = await transaction.rows("count_reserved", *row)
-                if stored + reserved >= reservation.max_responses:
+                if stored + reserved > reservation.max_responses:
                     return False
             if max_bytes is not None:
                 ((_, stored_bytes),) = await transaction.rows("stored_totals", tenant)

@@ -62,7 +62,7 @@ class PostgresSweep:
             return 0
         expired += await self._repeat(self._expire_by_age, frees=True) or 0
         if self._retention.bounds_size:  # outside the transactions that delete
-            totals = map(tuple, await self._pool.rows("tenant_totals"))
+            totals = await self._pool.rows("tenant_totals")
             self._totals = TenantTotals(self._retention, totals)
             expired += await self._repeat(self._expire_by_size, frees=True) or 0
         await self._partitions.drop_expired()
@@ -134,8 +134,7 @@ class PostgresSweep:
         """Delete some of the oldest responses of the tenant with the most data, if a limit is
         exceeded. Return how many responses were deleted."""
         while (tenant := self._totals.largest()) is not None:
-            oldest = [tuple(row) for row in await transaction.rows("oldest_of", tenant, _RESPONSES)]
-            if oldest:
+            if oldest := await transaction.rows("oldest_of", tenant, _RESPONSES):
                 rows = self._totals.select(tenant, oldest)
                 freed = await delete_responses(transaction, rows)
                 self._totals.remove_responses(tenant, len(rows), freed)

@@ -112,6 +112,10 @@ SELECT id FROM runs WHERE owner = $1 AND ended_at IS NULL AND steering_count > 0
 UPDATE runs SET steering = $4, steering_count = steering_count + 1
 WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1 AND steering_count = $3
 
+-- add_batch
+INSERT INTO batches (run, first, count, lines, tokens, at) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT DO NOTHING
+
 -- history
 SELECT b.first, b.count, b.lines, b.tokens, b.at
 FROM batches AS b JOIN runs AS r ON r.seq = b.run

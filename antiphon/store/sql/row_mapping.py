@@ -261,6 +261,12 @@ def steering_of(row: Row) -> Steering:
     return Steering(count, body or b"")
 
 
+def batch_row(batch: EventBatch) -> Columns:
+    """Return the columns of a batch of events: ``first``, ``count``, ``lines``, ``tokens``,
+    ``at``."""
+    return batch.first, batch.count, batch.lines, batch.tokens, batch.at
+
+
 def event_batch_of(row: Row) -> EventBatch:
     """Return the batch of events in the columns ``first``, ``count``, ``lines``, ``tokens`` and
     ``at``. The column ``at`` may be missing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Generic
 
 from msgspec.structs import astuple
@@ -21,13 +21,18 @@ from antiphon.store.records import (
     WebhookEvent,
 )
 from antiphon.store.runs import RunLimitReached, RunStore
-from antiphon.store.sql.row_mapping import event_batch_of, steering_of
+from antiphon.store.sql.row_mapping import batch_row, event_batch_of, steering_of
 
 from .executor import Executor, Tx, first, index_key
 
-#: Prepares the storage of a response, before the transaction. Returns a function that stores it
-#: within the transaction.
-PrepareSave = Callable[[Saving], Awaitable[Callable[[Tx], Awaitable[None]]]]
+#: Bytes of events after which a page ends.
+PAGE_BYTES = 1 << 20
+#: The largest sequence number.
+MAX_SEQUENCE_NUMBER = 2**31 - 1
+#: A function that stores a response within a transaction.
+SaveStep = Callable[[Tx], Coroutine[object, None, None]]
+#: Prepares the storage of a response, before the transaction.
+PrepareSave = Callable[[Saving], Awaitable[SaveStep[Tx]]]
 
 
 class SqlRuns(RunStore, Generic[Tx]):
@@ -65,10 +70,11 @@ class SqlRuns(RunStore, Generic[Tx]):
         """Mark a run as ended, and return its row number. Returns None and changes nothing if the
         claim is no longer valid, or if the run was steered since ``end`` was made."""
 
-    @abstractmethod
     async def _add_batch(self, transaction: Tx, run: int, batch: EventBatch) -> None:
         """Append a batch of events to a run, or do nothing if the batch has no events. ``run``: the
         row number of the run."""
+        for part in batch.rows if batch.count else ():
+            await transaction.change("add_batch", run, *batch_row(part))
 
     async def announce_end(self, transaction: Tx, tenant: str, response_id: str) -> None:
         """Tell other processes that a run has ended, when the transaction commits."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from functools import partial
 from typing import Generic
 
@@ -40,11 +40,8 @@ from antiphon.wire.response_list import ResponseSummary
 from .executor import Executor, Tx, first, index_key
 from .files import SqlFiles
 from .logs import SqlAudit, SqlJournal, SqlUsage
-from .runs import SqlRuns
+from .runs import SaveStep, SqlRuns
 from .values import SqlValues
-
-#: A function that stores a response within a transaction.
-SaveStep = Callable[[Tx], Awaitable[None]]
 
 
 class SqlStore(Store, Generic[Tx]):
@@ -66,9 +63,9 @@ class SqlStore(Store, Generic[Tx]):
         self.usage_log = SqlUsage(executor)
         self._stored_of = partial(stored_of, BodyDecoder())
 
-    @abstractmethod
     async def _save(self, saving: Saving) -> None:
         """Save a response in a transaction of its own."""
+        await self._executor.write(await self._prepare_save(saving))
 
     @abstractmethod
     async def _prepare_save(self, saving: Saving) -> SaveStep[Tx]:

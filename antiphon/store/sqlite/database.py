@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeAlias, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 import structlog
@@ -42,9 +42,6 @@ from .reserve import Reserve, is_disk_error
 from .wal import WalScan, scan_wal
 
 _T = TypeVar("_T")
-#: A write that deletes at most as many rows as its second argument says. Returns how many it has
-#: changed.
-Deletion: TypeAlias = Callable[[sqlite3.Connection, int], int]
 
 _log = structlog.get_logger(__name__)
 
@@ -343,31 +340,6 @@ class Database:
         self._new_writes.append(_Write(work, done, then, frees_space))
         return await done
 
-    async def delete(self, query: str, arguments: Columns) -> int:
-        """Execute the statement of this name, which deletes rows. Return how many it has deleted.
-        On a full disk, it may use the reserve. Raises ``StoreError``."""
-        statement = self.queries[query]
-        return await self.write(
-            lambda connection: connection.execute(statement, arguments).rowcount, frees_space=True
-        )
-
-    async def delete_in_steps(self, work: Deletion, rows: int) -> int:
-        """Repeat a write until it changes no row. Each write may change ``rows`` rows. On a full
-        disk, the writes become smaller until the reserve is enough. Return how many rows were
-        changed in all. Raises ``StoreError``."""
-        total = 0
-        while True:
-            try:
-                count = await self.write(_limited(work, rows), frees_space=True)
-            except StoreError:
-                if rows == 1:
-                    raise
-                rows = max(1, rows // 8)
-                continue
-            if not count:
-                return total
-            total += count
-
     def _queue_writes(self) -> None:
         if self._new_writes:
             self._writes.put(self._new_writes)
@@ -460,10 +432,6 @@ def _in_turns(writes: list[_Write]) -> list[_Write]:
         counts[write.tenant] += 1
     order = sorted(range(len(writes)), key=turns.__getitem__)
     return [writes[index] for index in order]
-
-
-def _limited(work: Deletion, rows: int) -> Callable[[sqlite3.Connection], int]:
-    return lambda connection: work(connection, rows)
 
 
 def _shorten_log(connection: sqlite3.Connection) -> None:

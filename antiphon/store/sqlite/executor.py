@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
+from antiphon.errors import StoreError
 from antiphon.store.sql.row_mapping import Columns, Row
 
 from .database import Database
@@ -27,24 +29,29 @@ class SqliteTransaction:
         self.connection = connection
         self._queries = queries
 
-    def _execute(self, name: str, arguments: Columns) -> sqlite3.Cursor:
+    def execute(self, name: str, *arguments: object) -> sqlite3.Cursor:
+        """Execute the query with this name. Rows are read from the cursor when they are needed."""
         return self.connection.execute(self._queries[name], arguments)
 
     async def rows(self, name: str, *arguments: object) -> list[Row]:
-        return self._execute(name, arguments).fetchall()
+        return self.execute(name, *arguments).fetchall()
 
     async def value(self, name: str, *arguments: object) -> Any:
-        row = self._execute(name, arguments).fetchone()
+        row = self.execute(name, *arguments).fetchone()
         return None if row is None else row[0]
 
     async def insert(self, name: str, *arguments: object) -> int:
-        return self._execute(name, arguments).lastrowid or 0
+        return self.execute(name, *arguments).lastrowid or 0
 
     async def change(self, name: str, *arguments: object) -> int:
-        return self._execute(name, arguments).rowcount
+        return self.execute(name, *arguments).rowcount
 
     async def change_many(self, name: str, rows: Sequence[Columns]) -> None:
         self.connection.executemany(self._queries[name], rows)
+
+
+#: A write that changes at most as many rows as its first argument says. Returns their number.
+Deletion: TypeAlias = Callable[[int, SqliteTransaction], int]
 
 
 class SqliteExecutor:
@@ -81,12 +88,41 @@ class SqliteExecutor:
         frees_space: bool = False,
         then: Callable[[_T], None] | None = None,
     ) -> _T:
+        return await self.apply(
+            lambda transaction: _run(work(transaction)), then=then, frees_space=frees_space
+        )
+
+    async def apply(
+        self,
+        work: Callable[[SqliteTransaction], _T],
+        *,
+        frees_space: bool = False,
+        then: Callable[[_T], None] | None = None,
+    ) -> _T:
+        """Like ``write``, for a function that is no coroutine."""
         queries = self._database.queries
         return await self._database.write(
-            lambda connection: _run(work(SqliteTransaction(connection, queries))),
+            lambda connection: work(SqliteTransaction(connection, queries)),
             then=then,
             frees_space=frees_space,
         )
+
+    async def delete_in_steps(self, work: Deletion, rows: int) -> int:
+        """Repeat a write until it changes no row. Each write may change ``rows`` rows. On a full
+        disk, the writes become smaller until the reserve is enough. Return how many rows were
+        changed in all. Raises ``StoreError``."""
+        total = 0
+        while True:
+            try:
+                count = await self.apply(partial(work, rows), frees_space=True)
+            except StoreError:
+                if rows == 1:
+                    raise
+                rows = max(1, rows // 8)
+                continue
+            if not count:
+                return total
+            total += count
 
 
 def _run(work: Coroutine[object, None, _T]) -> _T:

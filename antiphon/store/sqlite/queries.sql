@@ -133,12 +133,9 @@ FROM runs AS r JOIN jobs AS j ON j.run = r.seq WHERE r.seq = ?
 -- release_runs
 UPDATE runs SET owner = NULL, attempts = max(0, attempts - 1) WHERE owner = ? AND ended_at IS NULL
 
--- add_batch
-INSERT INTO batches (run, first, count, at, lines, tokens) VALUES (?, ?, ?, ?, ?, ?)
-
 -- add_large_batch
-INSERT INTO batches (run, first, count, at, lines, tokens)
-VALUES (?, ?, ?, ?, zeroblob(?), zeroblob(?))
+INSERT INTO batches (run, first, count, lines, tokens, at)
+VALUES (?, ?, ?, zeroblob(?), zeroblob(?), ?)
 
 -- advance_run
 UPDATE runs SET next = ?, attempts = 0 WHERE seq = ?
@@ -287,18 +284,22 @@ DELETE FROM locks WHERE owner = ? AND NOT EXISTS (
 INSERT INTO reservations (tenant, id, owner) VALUES (?, ?, ?)
 ON CONFLICT (tenant, id) DO UPDATE SET owner = excluded.owner
 
--- reserving_owner
-SELECT owner FROM reservations WHERE tenant = ? AND id = ?
-
 -- drop_dead_reservations
 DELETE FROM reservations WHERE tenant = ? AND NOT EXISTS (
     SELECT 1 FROM owners WHERE owners.name = reservations.owner AND owners.heard_at > ?
 )
 
--- count_reservations
-SELECT count(*) FROM reservations AS r WHERE tenant = ? AND NOT EXISTS (
-    SELECT 1 FROM responses WHERE tenant = r.tenant AND id = r.id AND live = 1
-)
+-- has_room
+-- Whether a tenant would have at most ?3 responses and reservations if response ?2 had one, too, and
+-- has less than ?4 bytes of responses.
+SELECT (?3 IS NULL OR coalesce(max(responses), 0) + (
+    SELECT count(*) FROM reservations AS r WHERE r.tenant = ?1 AND r.id <> ?2 AND NOT EXISTS (
+        SELECT 1 FROM responses AS s WHERE s.tenant = ?1 AND s.id = r.id AND s.live = 1
+    )
+) + (NOT EXISTS (
+    SELECT 1 FROM responses AS own WHERE own.tenant = ?1 AND own.id = ?2 AND own.live = 1
+)) <= ?3) AND (?4 IS NULL OR coalesce(max(bytes), 0) < ?4)
+FROM response_totals WHERE tenant = ?1
 
 -- forget_shared_values
 DELETE FROM named_values WHERE tenant = '' AND name IN ('containers', 'rates')

@@ -9,12 +9,15 @@ responses. Times are measured by the machine's monotonic clock, which is the sam
 from __future__ import annotations
 
 import sqlite3
+import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import NamedTuple
 
-from antiphon.store.common.claims import free_runs
+from antiphon.store.common.claims import Rank, choose_fairly, free_runs
 from antiphon.store.records import (
     Append,
     Claim,
@@ -23,27 +26,41 @@ from antiphon.store.records import (
     EventBatch,
     EventPage,
     NewRun,
-    Reservation,
     RunEnd,
-    exceeds,
 )
-from antiphon.store.sql.executor import index_key
-from antiphon.store.sql.runs import PrepareSave, SqlRuns
+from antiphon.store.sql.executor import first, index_key
+from antiphon.store.sql.row_mapping import batch_row, claim_of
+from antiphon.store.sql.runs import MAX_SEQUENCE_NUMBER, PAGE_BYTES, PrepareSave, SqlRuns
 
 from .database import Database
 from .executor import SqliteExecutor, SqliteTransaction
 from .peer_notifications import PeerNotifications
-from .run_tables import ClaimedFrom, RunTables, page_of
 
-#: The largest sequence number.
-_MAX_SEQUENCE_NUMBER = 2**31 - 1
 #: Owner of runs that were taken over in order to end them.
 _TAKEOVER_OWNER = ""
+
+#: A claim, and the former owner of the run.
+_ClaimedFrom = tuple[Claim, str | None]
+#: Whether a run may be claimed. The arguments are its id and its present owner.
+_IsFree = Callable[[str, str | None], bool]
+
+
+class _Run(NamedTuple):
+    """The columns that the query "run" reads."""
+
+    seq: int
+    epoch: int
+    next: int
+    ended_at: int | None
+    owner: str | None
+    steering_count: int
 
 
 class SqliteRuns(SqlRuns[SqliteTransaction]):
     """The runs in an SQLite database. ``folder``: the folder with the sockets of the processes that
     share the database; None if only this process uses it."""
+
+    _executor: SqliteExecutor
 
     def __init__(
         self,
@@ -53,76 +70,79 @@ class SqliteRuns(SqlRuns[SqliteTransaction]):
     ) -> None:
         super().__init__(SqliteExecutor(database), prepare_save)
         self._database = database
-        self._queries = database.queries
-        self._tables = RunTables(database.queries, is_encrypted=database.is_encrypted)
+        #: Number of bytes of lines above which they are read and written in place.
+        self._large_bytes = sys.maxsize if database.is_encrypted else PAGE_BYTES
         self.notifications = PeerNotifications(folder)
 
-    async def open(self) -> None:
-        """Connect to the other processes."""
-        await self.notifications.open()
-
-    async def close(self) -> None:
-        """Close the connections to the other processes."""
-        await self.notifications.close()
+    # --- claims and leases -----------------------------------------------------------------------
 
     async def claim(self, query: ClaimQuery) -> tuple[Claim, ...]:
         if query.limit < 1:
             return ()
 
-        def work(connection: sqlite3.Connection) -> list[ClaimedFrom]:
-            self._record_heartbeat(connection, query.owner)
-            claims = self._tables.claim(connection, query, self._free_runs(connection, query))
+        def work(transaction: SqliteTransaction) -> list[_ClaimedFrom]:
+            record_heartbeat(transaction, query.owner)
+            chosen = _choose(transaction, query, _free_runs(transaction, query))
+            claims = [(_take(transaction, run, query.owner), old) for run, old in chosen]
             for claim, _ in claims:
                 row = (query.owner, claim.job.tenant, claim.job.id)
-                connection.execute(self._queries["transfer_locks"], row)
+                transaction.execute("transfer_locks", *row)
             return claims
 
-        def notify(claims: list[ClaimedFrom]) -> None:
-            lost = [(claim.job.id, claim.epoch) for claim, old_owner in claims if old_owner]
-            self.notifications.on_claimed([claim for claim, _ in claims], lost)
+        return await self._take_runs(work)
 
-        return tuple(claim for claim, _ in await self._database.write(work, then=notify))
+    async def _take_runs(
+        self, work: Callable[[SqliteTransaction], list[_ClaimedFrom]]
+    ) -> tuple[Claim, ...]:
+        """Claim runs, and tell the other processes which ones."""
+
+        def notify(claimed: list[_ClaimedFrom]) -> None:
+            lost = [(claim.job.id, claim.epoch) for claim, old_owner in claimed if old_owner]
+            self.notifications.on_claimed([claim for claim, _ in claimed], lost)
+
+        return tuple(claim for claim, _ in await self._executor.apply(work, then=notify))
 
     async def heartbeat(self, query: ClaimQuery) -> bool:
-        def work(connection: sqlite3.Connection) -> bool:
-            self._record_heartbeat(connection, query.owner)
-            connection.execute(self._queries["drop_start_by"], (query.now,))
-            is_free = self._free_runs(connection, query)
-            return self._tables.has_free_run(connection, query, is_free)
+        def work(transaction: SqliteTransaction) -> bool:
+            record_heartbeat(transaction, query.owner)
+            transaction.execute("drop_start_by", query.now)
+            is_free = _free_runs(transaction, query)
+            with closing(transaction.execute("all_unended_runs")) as runs:
+                return any(
+                    query.finds(name, model, by_name=by_name) and is_free(name, owner)
+                    for name, model, by_name, owner in runs
+                )
 
-        return await self._database.write(work)
+        return await self._executor.apply(work)
 
     async def release(self, owner: str) -> None:
-        def work(connection: sqlite3.Connection) -> None:
-            connection.execute(self._queries["release_runs"], (owner,))
-            connection.execute(self._queries["release_locks"], (owner,))
-            connection.execute(self._queries["forget_owner"], (owner,))
+        def work(transaction: SqliteTransaction) -> None:
+            for name in ("release_runs", "release_locks", "forget_owner"):
+                transaction.execute(name, owner)
 
-        await self._database.write(work, then=lambda _: self.notifications.on_released())
+        await self._executor.apply(work, then=lambda _: self.notifications.on_released())
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
-        def work(connection: sqlite3.Connection) -> ClaimedFrom | None:
-            self._record_heartbeat(connection, _TAKEOVER_OWNER)
-            return self._tables.take_over(connection, tenant, response_id, _TAKEOVER_OWNER)
+        def work(transaction: SqliteTransaction) -> list[_ClaimedFrom]:
+            record_heartbeat(transaction, _TAKEOVER_OWNER)
+            run = _find(transaction, tenant, response_id)
+            if run is None or run.ended_at is not None:
+                return []
+            return [(_take(transaction, run.seq, _TAKEOVER_OWNER), run.owner)]
 
-        def notify(claimed: ClaimedFrom | None) -> None:
-            if claimed is not None:
-                claim, old_owner = claimed
-                lost = [(claim.job.id, claim.epoch)] if old_owner else []
-                self.notifications.on_claimed([claim], lost)
+        return first(await self._take_runs(work))
 
-        claimed = await self._database.write(work, then=notify)
-        return None if claimed is None else claimed[0]
+    # --- events ----------------------------------------------------------------------------------
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
-        def work(connection: sqlite3.Connection) -> tuple[list[Append], set[str]]:
+        def work(transaction: SqliteTransaction) -> tuple[list[Append], set[str]]:
             appended, lost = [], set()
             for append in appends:
-                run = self._tables.claimed_run(connection, append.claim)
+                run = _claimed(transaction, append.claim)
                 if run is None:
                     lost.add(append.claim.job.id)
-                elif append.batch.first >= run[1]:
-                    self._tables.add_batch(connection, run[0], append.batch)
+                elif append.batch.first >= run.next:
+                    self._add(transaction, run.seq, append.batch)
                     appended.append(append)
             return appended, lost
 
@@ -130,91 +150,98 @@ class SqliteRuns(SqlRuns[SqliteTransaction]):
             for append in result[0]:
                 self._publish(append.claim, append.batch)
 
-        return frozenset((await self._database.write(work, then=notify))[1])
+        return frozenset((await self._executor.apply(work, then=notify))[1])
 
     async def events(
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
+        query = self._database.queries["events"]
+
         def work(connection: sqlite3.Connection) -> EventPage | None:
-            first = min(after + 1, _MAX_SEQUENCE_NUMBER)
-            arguments = (self._tables.large_bytes, first, first, tenant, response_id)
-            with closing(connection.execute(self._queries["events"], arguments)) as rows:
-                return page_of(connection, rows, after, limit)
+            start = min(after + 1, MAX_SEQUENCE_NUMBER)
+            arguments = (self._large_bytes, start, start, tenant, response_id)
+            with closing(connection.execute(query, arguments)) as rows:
+                return _page_of(connection, rows, after, limit)
 
         return await self._database.read(work)
 
-    async def lock_conversation(
-        self, tenant: str, holder: str, lock: ConversationLock, *, lease_s: float
-    ) -> bool:
-        key = (tenant, index_key(lock.conversation))
+    async def _add_batch(self, transaction: SqliteTransaction, run: int, batch: EventBatch) -> None:
+        self._add(transaction, run, batch)
 
-        def work(connection: sqlite3.Connection) -> bool:
-            if self._run_has_ended(connection, tenant, holder) is True:
-                return False
-            row = connection.execute(self._queries["lock_holder"], key).fetchone()
-            if row is not None and row[0] != holder:
-                is_active = self._run_has_ended(connection, tenant, row[0]) is False
-                if is_active or row[1] in self._living_owners(connection, lease_s):
-                    return False
-            connection.execute(self._queries["put_lock"], (*key, holder, lock.owner))
-            self._record_heartbeat(connection, lock.owner)
-            return True
+    def _add(self, transaction: SqliteTransaction, run: int, batch: EventBatch) -> None:
+        if batch.count:
+            for part in batch.rows:
+                self._add_row(transaction, run, part)
+                del part  # otherwise it stays in memory while the next part is made
+            transaction.execute("advance_run", batch.last + 1, run)
 
-        return await self._database.write(work)
-
-    # --- called by the store ---------------------------------------------------------------------
-
-    async def reserve_response(self, reservation: Reservation) -> bool:
-        """See ``Store.reserve_response``."""
-        tenant, owner = reservation.tenant, reservation.owner
-        key = (tenant, index_key(reservation.response_id))
-
-        def work(connection: sqlite3.Connection) -> bool:
-            self._record_heartbeat(connection, owner)
-            former = connection.execute(self._queries["reserving_owner"], key).fetchone()
-            oldest = time.monotonic() - reservation.lease_s
-            connection.execute(self._queries["drop_dead_reservations"], (tenant, oldest))
-            connection.execute(self._queries["put_reservation"], (*key, owner))
-            query = self._queries["stored_totals"]
-            count, stored_bytes = connection.execute(query, (tenant,)).fetchone()
-            query = self._queries["count_reservations"]
-            (unsaved,) = connection.execute(query, (tenant,)).fetchone()
-            if not (
-                exceeds(count + unsaved, reservation.max_responses)
-                or exceeds(stored_bytes + 1, reservation.max_bytes)
-            ):
-                return True
-            if former is None:
-                connection.execute(self._queries["release_reservation"], (*key, owner))
-            else:
-                connection.execute(self._queries["put_reservation"], (*key, former[0]))
-            return False
-
-        return await self._database.write(work)
-
-    def forget(self, connection: sqlite3.Connection, tenant: str, response_id: str) -> None:
-        """Delete the conversation locks of a run that has ended or was deleted. Called within the
-        transaction that ends or deletes the run."""
-        connection.execute(self._queries["drop_locks"], (tenant, response_id))
-
-    def remove(self, tenant: str, response_id: str) -> None:
-        """Notify the subscribers of a run that the run has ended or was deleted. Called after the
-        transaction that ended or deleted the run."""
-        self.notifications.on_run_ended(tenant, response_id)
-
-    def _on_created(self, run: NewRun) -> None:
-        self.notifications.on_created(run.job.id)
-
-    def _on_ended(self, claim: Claim, end: RunEnd) -> None:
-        self._publish(claim, end.batch)
-        self.remove(claim.job.tenant, claim.job.id)
+    def _add_row(self, transaction: SqliteTransaction, run: int, batch: EventBatch) -> None:
+        if len(batch.lines) <= self._large_bytes:
+            transaction.execute("add_batch", run, *batch_row(batch))
+            return
+        # Written in place, because SQLite makes two copies of a value that it gets as an argument.
+        columns = {"lines": batch.lines, "tokens": batch.tokens}
+        sizes = map(len, columns.values())
+        row = (run, batch.first, batch.count, *sizes, batch.at)
+        row_id = transaction.execute("add_large_batch", *row).lastrowid or 0
+        for name, value in columns.items():
+            if value:
+                with transaction.connection.blobopen("batches", name, row_id) as blob:
+                    blob.write(value)
 
     def _publish(self, claim: Claim, batch: EventBatch) -> None:
         """Deliver a committed batch of events to the subscribers of its run."""
         if batch.count:
             self.notifications.on_appended(claim.job.tenant, claim.job.id, batch)
 
-    # --- within a transaction --------------------------------------------------------------------
+    # --- creation and end ------------------------------------------------------------------------
+
+    async def _begin(self, transaction: SqliteTransaction, run: NewRun) -> None:
+        job, lock = run.job, run.lock
+        conversation = index_key(lock.conversation) if lock is not None else None
+        name = (job.tenant, job.id, job.model)
+        row = (*name, conversation, run.api_key, run.by_name, run.start_by)
+        number = transaction.execute("begin_run", *row).lastrowid or 0
+        transaction.execute("add_job", number, job.request, job.prompt)
+        self._add(transaction, number, run.batch)
+
+    async def _end(self, transaction: SqliteTransaction, claim: Claim, end: RunEnd) -> int | None:
+        run = _claimed(transaction, claim)
+        if run is None or run.steering_count != end.steering_count:
+            return None
+        transaction.execute("end_run", run.seq)
+        transaction.execute("drop_job", run.seq)
+        return run.seq
+
+    def _on_created(self, run: NewRun) -> None:
+        self.notifications.on_created(run.job.id)
+
+    def _on_ended(self, claim: Claim, end: RunEnd) -> None:
+        self._publish(claim, end.batch)
+        self.notifications.on_run_ended(claim.job.tenant, claim.job.id)
+
+    # --- conversation locks ----------------------------------------------------------------------
+
+    async def lock_conversation(
+        self, tenant: str, holder: str, lock: ConversationLock, *, lease_s: float
+    ) -> bool:
+        key = (tenant, index_key(lock.conversation))
+
+        def work(transaction: SqliteTransaction) -> bool:
+            run = _find(transaction, tenant, holder)
+            if run is not None and run.ended_at is not None:
+                return False
+            for current, owner in transaction.execute("lock_holder", *key).fetchall():
+                if current != holder:
+                    other = _find(transaction, tenant, current)
+                    is_active = other is not None and other.ended_at is None
+                    if is_active or owner in _living_owners(transaction, lease_s):
+                        return False
+            transaction.execute("put_lock", *key, holder, lock.owner)
+            record_heartbeat(transaction, lock.owner)
+            return True
+
+        return await self._executor.apply(work)
 
     async def has_lock(
         self,
@@ -226,35 +253,99 @@ class SqliteRuns(SqlRuns[SqliteTransaction]):
         for_run: bool = False,
     ) -> bool:
         key = (tenant, index_key(lock.conversation))
-        return await transaction.rows("lock_holder", *key) == [(holder, lock.owner)]
+        return transaction.execute("lock_holder", *key).fetchall() == [(holder, lock.owner)]
 
-    async def _begin(self, transaction: SqliteTransaction, run: NewRun) -> None:
-        self._tables.begin(transaction.connection, run)
 
-    async def _end(self, transaction: SqliteTransaction, claim: Claim, end: RunEnd) -> int | None:
-        return self._tables.end(transaction.connection, claim, end)
+def record_heartbeat(transaction: SqliteTransaction, owner: str) -> None:
+    """Record that an owner is alive."""
+    transaction.execute("heartbeat", owner, time.monotonic())
 
-    async def _add_batch(self, transaction: SqliteTransaction, run: int, batch: EventBatch) -> None:
-        self._tables.add_batch(transaction.connection, run, batch)
 
-    def _record_heartbeat(self, connection: sqlite3.Connection, owner: str) -> None:
-        connection.execute(self._queries["heartbeat"], (owner, time.monotonic()))
+def oldest_heartbeat(lease_s: float) -> float:
+    """Return the time of the machine's clock after which an owner must have sent a heartbeat."""
+    return time.monotonic() - lease_s
 
-    def _free_runs(
-        self, connection: sqlite3.Connection, query: ClaimQuery
-    ) -> Callable[[str, str | None], bool]:
-        """Return a function that tells whether the owner of ``query`` may claim a run; see
-        ``free_runs``."""
-        return free_runs(query.owner, self._living_owners(connection, query.lease_s), query.held)
 
-    def _living_owners(self, connection: sqlite3.Connection, lease_s: float) -> frozenset[str]:
-        since = (time.monotonic() - lease_s,)
-        return frozenset(row[0] for row in connection.execute(self._queries["live_owners"], since))
+def _living_owners(transaction: SqliteTransaction, lease_s: float) -> frozenset[str]:
+    rows = transaction.execute("live_owners", oldest_heartbeat(lease_s))
+    return frozenset(row[0] for row in rows)
 
-    def _run_has_ended(
-        self, connection: sqlite3.Connection, tenant: str, response_id: str
-    ) -> bool | None:
-        """Return whether the run of a response has ended. Returns None if the response has no
-        run."""
-        row = connection.execute(self._queries["run"], (tenant, response_id)).fetchone()
-        return None if row is None else row[3] is not None
+
+def _free_runs(transaction: SqliteTransaction, query: ClaimQuery) -> _IsFree:
+    return free_runs(query.owner, _living_owners(transaction, query.lease_s), query.held)
+
+
+def _find(transaction: SqliteTransaction, tenant: str, response_id: str) -> _Run | None:
+    row = transaction.execute("run", tenant, response_id).fetchone()
+    return None if row is None else _Run._make(row)
+
+
+def _claimed(transaction: SqliteTransaction, claim: Claim) -> _Run | None:
+    """Return a claimed run, or None if the claim is no longer valid."""
+    run = _find(transaction, claim.job.tenant, claim.job.id)
+    return run if run and run.epoch == claim.epoch and run.ended_at is None else None
+
+
+def _take(transaction: SqliteTransaction, run: int, owner: str) -> Claim:
+    transaction.execute("take_over_run", owner, run)
+    return claim_of(transaction.execute("claim", run).fetchone())
+
+
+def _choose(
+    transaction: SqliteTransaction, query: ClaimQuery, is_free: _IsFree
+) -> list[tuple[int, str | None]]:
+    """Choose the runs to claim, each with its row number and its former owner."""
+    running, own = Counter[str](), Counter[str]()
+    for tenant, response_id, old_owner in transaction.execute("owned_runs"):
+        running[tenant] += 1
+        own[tenant] += old_owner == query.owner and not is_free(response_id, old_owner)
+    tenants = [row[0] for row in transaction.execute("queued_tenants")]
+    room = None
+    if query.tenant_limit is not None:
+        room = {tenant: query.tenant_limit - own[tenant] for tenant in tenants}
+    with ExitStack() as stack:
+        sources = {
+            tenant: stack.enter_context(closing(_queued(transaction, tenant, query, is_free)))
+            for tenant in tenants
+        }
+        return choose_fairly(sources, running, limit=query.limit, room=room)
+
+
+def _queued(
+    transaction: SqliteTransaction, tenant: str, query: ClaimQuery, is_free: _IsFree
+) -> Generator[tuple[Rank, tuple[int, str | None]], None, None]:
+    """Yield the runs of a tenant that can be claimed, in the order and the form that
+    ``choose_fairly`` expects: ``(rank, (row, owner))``, with the former owner."""
+    with closing(transaction.execute("unended_runs", tenant)) as runs:
+        for run, response_id, model, by_name, old_owner, start_by in runs:
+            is_wanted = query.finds(response_id, model, by_name=by_name)
+            if is_wanted and is_free(response_id, old_owner):
+                yield (start_by, run), (run, old_owner)
+
+
+def _page_of(
+    connection: sqlite3.Connection, rows: sqlite3.Cursor, after: int, limit: int
+) -> EventPage | None:
+    """Make a page of the events after sequence number ``after``. Returns None if there are no rows.
+
+    ``rows``: one row for each batch of events, with the columns ``ended``, ``first``, ``count``,
+    ``rowid`` and ``lines``. For a large batch, ``lines`` is None, and the lines are read
+    separately. ``limit``: as in ``RunStore.events``. No more rows are read than necessary.
+    """
+    batches: list[EventBatch] = []
+    has_ended = None
+    size = 0
+    for ended, start, count, row_id, lines in rows:
+        has_ended = bool(ended)
+        if start is None or start + count - 1 <= after:
+            continue
+        if start > after + limit:  # sequence numbers have no gaps
+            return EventPage(tuple(batches), ended=False)
+        if lines is None:  # SQLite makes a copy of a value that it returns
+            with connection.blobopen("batches", "lines", row_id, readonly=True) as blob:
+                lines = blob.read()
+        batches.append(EventBatch(first=start, count=count, lines=lines))
+        size += len(lines)
+        if size > PAGE_BYTES:
+            return EventPage(tuple(batches), ended=False)
+    return None if has_ended is None else EventPage(tuple(batches), ended=has_ended)

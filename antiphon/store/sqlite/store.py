@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sqlite3
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import astuple
@@ -36,14 +36,15 @@ from antiphon.store.sql.row_mapping import (
     summary_of,
     summary_row,
 )
-from antiphon.store.sql.store import SaveStep, SqlStore
+from antiphon.store.sql.runs import SaveStep
+from antiphon.store.sql.store import SqlStore
 from antiphon.store.sql.vectors import SqlVectorIndex
 from antiphon.wire.response_list import ResponseSummary
 
-from .database import Database, Deletion
+from .database import Database
 from .executor import SqliteExecutor, SqliteTransaction
 from .rewriting import rewrite_rows
-from .runs import SqliteRuns
+from .runs import SqliteRuns, oldest_heartbeat, record_heartbeat
 from .sweep import SqliteSweep, free_unneeded
 
 #: Statements that delete the records of processes that have ended.
@@ -61,15 +62,14 @@ class SqliteStore(SqlStore[SqliteTransaction]):
     sockets of the processes that share the database; None if only this process uses it."""
 
     runs: SqliteRuns
+    _executor: SqliteExecutor
 
     def __init__(self, database: Database, peers: Path | None = None) -> None:
-        executor = SqliteExecutor(database)
-        super().__init__(executor)
+        super().__init__(SqliteExecutor(database))
         self._database = database
-        self._queries = database.queries
         self.runs = SqliteRuns(database, self.prepare_save, peers)
         self.rates = RateStore(self.values)
-        self.vectors = SqliteVectorIndex(executor)
+        self.vectors = SqliteVectorIndex(self._executor)
         self.containers = ContainerDirectory(self.values)
 
     @classmethod
@@ -85,7 +85,7 @@ class SqliteStore(SqlStore[SqliteTransaction]):
         try:
             if peers is None:
                 await store._forget_processes()
-            await store.runs.open()
+            await store.runs.notifications.open()
         except BaseException:
             await store.close()
             raise
@@ -106,11 +106,11 @@ class SqliteStore(SqlStore[SqliteTransaction]):
         """Delete the records of processes that used the database earlier, such as their leases. The
         conversation locks of unended runs are kept, but have no owner."""
 
-        def work(connection: sqlite3.Connection) -> None:
+        def work(transaction: SqliteTransaction) -> None:
             for query in _FORGET_PROCESSES:
-                connection.execute(self._queries[query])
+                transaction.execute(query)
 
-        await self._database.write(work)
+        await self._executor.apply(work)
 
     @property
     def commits(self) -> int:
@@ -119,14 +119,21 @@ class SqliteStore(SqlStore[SqliteTransaction]):
 
     # --- the contract ----------------------------------------------------------------------------
 
-    async def _save(self, saving: Saving) -> None:
-        await self._database.write(self._save_work(saving))
-
     async def _prepare_save(self, saving: Saving) -> SaveStep[SqliteTransaction]:
-        work = self._save_work(saving)
+        tenant, stored = saving.tenant, saving.stored
+        added = (*stored.input, *stored.response.output)
+        ids = [index_key(item.id) for item in added] if saving.listed else None
 
         async def save(transaction: SqliteTransaction) -> None:
-            work(transaction.connection)
+            # Encode in this thread, because encoding a long response takes a while and needs
+            # memory. Each statement switches between this thread and the event loop, so use few.
+            row = _put_response(transaction, response_row(tenant, stored, saving.expires_at))
+            columns = summary_row(stored, is_searchable=not self.is_encrypted)
+            transaction.execute("save_summary", row, tenant, *columns)
+            if ids is not None:
+                transaction.execute("save_items", tenant, row, ids)
+            if saving.usage is not None:
+                transaction.execute("add_usage", *astuple(saving.usage))
 
         return save
 
@@ -141,79 +148,70 @@ class SqliteStore(SqlStore[SqliteTransaction]):
     async def delete(self, tenant: str, response_id: str) -> bool:
         key = (tenant, response_id)
 
-        def work(connection: sqlite3.Connection) -> tuple[bool, bool]:
-            row = connection.execute(self._queries["stored_row"], key).fetchone()
-            if row is None or not connection.execute(self._queries["mark_deleted"], row).rowcount:
+        def work(transaction: SqliteTransaction) -> tuple[bool, bool]:
+            row = transaction.execute("stored_row", *key).fetchone()
+            if row is None or not transaction.execute("mark_deleted", *row).rowcount:
                 return False, False
-            had_run = connection.execute(self._queries["mark_run_deleted"], key).rowcount > 0
+            had_run = transaction.execute("mark_run_deleted", *key).rowcount > 0
             if had_run:
-                self.runs.forget(connection, *key)
-            free_unneeded(connection, self._queries, row[0])
+                transaction.execute("drop_locks", *key)
+            free_unneeded(transaction, row)
             return True, had_run
 
         def notify(result: tuple[bool, bool]) -> None:
             if result[1]:
-                self.runs.remove(*key)
+                self.runs.notifications.on_run_ended(*key)
 
-        return (await self._database.write(work, then=notify, frees_space=True))[0]
+        return (await self._executor.apply(work, then=notify, frees_space=True))[0]
 
     async def delete_tenant(self, tenant: str) -> int:
         total = await self.containers.delete_tenant(tenant)
         for name, rows in TENANT_STEPS.items():
-            if name in self._queries:
-                deletion = _tenant_deletion(self._queries[name], tenant)
-                total += await self._database.delete_in_steps(deletion, rows)
+            if name in self._database.queries:
+                work = partial(_delete_rows, name, tenant)
+                total += await self._executor.delete_in_steps(work, rows)
         return total
 
     async def rewrite_rows(self) -> int:
         return await rewrite_rows(self._database)
 
     async def reserve_response(self, reservation: Reservation) -> bool:
-        return await self.runs.reserve_response(reservation)
+        tenant, owner = reservation.tenant, reservation.owner
+        key = (tenant, index_key(reservation.response_id))
+        limits = (reservation.max_responses, reservation.max_bytes)
+
+        def work(transaction: SqliteTransaction) -> bool:
+            record_heartbeat(transaction, owner)
+            oldest = oldest_heartbeat(reservation.lease_s)
+            transaction.execute("drop_dead_reservations", tenant, oldest)
+            (has_room,) = transaction.execute("has_room", *key, *limits).fetchone()
+            if has_room:
+                transaction.execute("put_reservation", *key, owner)
+            return bool(has_room)
+
+        return await self._executor.apply(work)
 
     async def sweep(self, retention: Retention, now: int) -> int:
         with self._database.sweep_lock() as is_free:
-            return await SqliteSweep(self._database, retention, now).run() if is_free else 0
+            return await SqliteSweep(self._executor, retention, now).run() if is_free else 0
 
     async def close(self) -> None:
-        await self.runs.close()
+        await self.runs.notifications.close()
         await self._database.close()
 
-    # --- within a write --------------------------------------------------------------------------
 
-    def _save_work(self, saving: Saving) -> Callable[[sqlite3.Connection], None]:
-        """Return a function that saves a response, except for the items of its conversation. The
-        function must be called within a transaction (``Database.write``)."""
-        tenant, stored = saving.tenant, saving.stored
-        added = (*stored.input, *stored.response.output)
-        ids = [index_key(item.id) for item in added] if saving.listed else None
-
-        def work(connection: sqlite3.Connection) -> None:
-            # Encode in this thread, because encoding a long response takes a while and needs
-            # memory. Each statement switches between this thread and the event loop, so use few.
-            row = self._put_response(connection, response_row(tenant, stored, saving.expires_at))
-            columns = summary_row(stored, is_searchable=not self.is_encrypted)
-            connection.execute(self._queries["save_summary"], (row, tenant, *columns))
-            if ids is not None:
-                connection.execute(self._queries["save_items"], (tenant, row, ids))
-            if saving.usage is not None:
-                connection.execute(self._queries["add_usage"], astuple(saving.usage))
-
-        return work
-
-    def _put_response(self, connection: sqlite3.Connection, columns: Columns) -> int:
-        """Insert or replace the row of a response. Return its row number."""
-        inserted = connection.execute(self._queries["insert"], columns)
-        if inserted.rowcount:
-            return inserted.lastrowid or 0
-        connection.execute(self._queries["replace"], columns)
-        row: int = connection.execute(self._queries["stored_row"], columns[:2]).fetchone()[0]
-        return row
+def _delete_rows(query: str, tenant: str, limit: int, transaction: SqliteTransaction) -> int:
+    return transaction.execute(query, tenant, limit).rowcount
 
 
-def _tenant_deletion(query: str, tenant: str) -> Deletion:
-    """Return the write that deletes rows of a tenant with this query."""
-    return lambda connection, rows: connection.execute(query, (tenant, rows)).rowcount
+def _put_response(transaction: SqliteTransaction, columns: Columns) -> int:
+    """Insert or replace the row of a response. Return its row number."""
+    inserted = transaction.execute("insert", *columns)
+    if inserted.rowcount:
+        return inserted.lastrowid or 0
+    transaction.execute("replace", *columns)
+    row: int = transaction.execute("stored_row", *columns[:2]).fetchone()[0]
+    return row
 
 
 class SqliteVectorIndex(SqlVectorIndex[SqliteTransaction]):

@@ -92,6 +92,17 @@ async def reserves_no_more_responses_than_there_is_room_for(store: Store) -> Non
     assert await _reserve(store, "d", 3)
 
 
+async def a_stored_response_needs_no_more_room(store: Store) -> None:
+    """Check that a response that is already stored can be reserved although the quota is used up.
+    Example: a client repeats a request whose answer was lost."""
+    assert await _reserve(store, "a", 1)
+    await store.save("t", make_response("a"))
+    assert await _reserve(store, "a", 1)
+    await store.release_reservation("t", "resp_a", "server")
+    assert await _reserve(store, "a", 1)
+    assert not await _reserve(store, "b", 1)
+
+
 async def a_dead_owner_reserves_nothing(store: Store) -> None:
     assert await _reserve(store, "a", 1, owner="crashed")
     assert not await _reserve(store, "b", 1)
