@@ -113,24 +113,6 @@ SELECT (SELECT CASE WHEN count(*) = $12 THEN {min | max}(seq) END FROM looked), 
     ORDER BY seq {DESC | ASC} LIMIT $11
 )
 
--- load
--- The condition live::int = 1, here and in other look-ups of responses, prevents the planner from
--- using the partial indexes, whose condition is "live". Otherwise, a generic plan that was made
--- while the table was empty might use such an index. It would then read all responses of the
--- tenant.
-SELECT body, input, output, base, tokens, fingerprint, times, blob FROM responses
-WHERE tenant = $1 AND id = $2 AND live::int = 1
-
--- chain
-WITH RECURSIVE chain (depth, seq, tenant, parent) AS (
-    SELECT 0, seq, tenant, parent FROM responses WHERE tenant = $1 AND id = $2 AND live::int = 1
-    UNION ALL
-    SELECT chain.depth + 1, r.seq, r.tenant, r.parent
-    FROM chain JOIN responses AS r ON r.tenant = chain.tenant AND r.id = chain.parent
-)
-SELECT r.body, r.input, r.output, r.base, r.tokens, r.fingerprint, r.times, r.blob
-FROM chain JOIN responses AS r ON r.seq = chain.seq ORDER BY chain.depth DESC
-
 -- item
 SELECT r.input, r.output, r.blob FROM items AS i CROSS JOIN LATERAL (
     SELECT input, output, blob FROM responses WHERE seq = i.response AND live::int = 1 LIMIT 1
@@ -203,11 +185,6 @@ SELECT seq, created_at FROM responses AS r WHERE live AND (created_at, seq) > ($
     SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND num_nulls(runs.ended_at) = 1
 ) ORDER BY created_at, seq LIMIT $1
 
--- oldest_of
-SELECT seq, bytes FROM responses AS r WHERE tenant = $1 AND live AND NOT EXISTS (
-    SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND num_nulls(runs.ended_at) = 1
-) ORDER BY created_at, seq LIMIT $2
-
 -- add_response_changes
 WITH old AS (
     DELETE FROM response_changes WHERE ctid = ANY (ARRAY(
@@ -277,9 +254,6 @@ DELETE FROM reservations WHERE NOT EXISTS (SELECT FROM owners WHERE name = reser
 
 -- clock
 SELECT extract(epoch FROM clock_timestamp())::float8
-
--- expired_responses
-SELECT seq FROM responses WHERE live AND expires_at <= $1 LIMIT $2
 
 -- drop_runs_of
 -- The runs are only renamed, so no transaction deletes many batches: see drop_deleted_batches. Only
@@ -592,18 +566,6 @@ SELECT holder FROM held
 DELETE FROM locks WHERE tenant = $1 AND conversation = $2 AND holder = $3 AND NOT has_run
 AND NOT EXISTS (SELECT FROM runs WHERE tenant = $1 AND id = $3 AND num_nulls(ended_at) = 1)
 
--- set_end_times
-UPDATE runs SET ended_at = $1
-WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE ended_at = 0 LIMIT $2 FOR UPDATE SKIP LOCKED))
-
--- mark_runs_deleted
--- Sets ended_at of expired runs to the negative of the current time. Since that time, the runs wait
--- for their partition to be dropped.
-UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -$2::bigint
-WHERE seq = ANY (ARRAY(
-    SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < $1 LIMIT $3 FOR UPDATE SKIP LOCKED
-))
-
 -- partition_state
 SELECT
     (SELECT count(*) FROM pg_inherits WHERE inhparent = 'antiphon.batches'::regclass),
@@ -637,19 +599,13 @@ RETURNING 1
 -- the planner are.
 WITH chosen AS MATERIALIZED (
     SELECT dead.seq AS run, b.first FROM (
-        SELECT seq FROM runs WHERE ended_at BETWEEN $2 AND -1 ORDER BY seq LIMIT $1
+        SELECT seq FROM runs WHERE ended_at BETWEEN $1 AND -1 ORDER BY seq LIMIT $2
     ) AS dead
-    CROSS JOIN LATERAL (SELECT first FROM batches WHERE run = dead.seq LIMIT $1) AS b
-    LIMIT $1
+    CROSS JOIN LATERAL (SELECT first FROM batches WHERE run = dead.seq LIMIT $2) AS b
+    LIMIT $2
 )
 DELETE FROM batches USING chosen
 WHERE batches.run = chosen.run AND batches.first = chosen.first
-
--- drop_deleted_runs
-DELETE FROM runs WHERE seq = ANY (ARRAY(
-    SELECT seq FROM runs AS dead WHERE ended_at BETWEEN $2 AND -1
-    AND NOT EXISTS (SELECT FROM batches WHERE run = dead.seq) ORDER BY seq LIMIT $1
-))
 
 -- notify
 SELECT pg_notify('antiphon', $1)

@@ -89,8 +89,8 @@ class PostgresSweep:
         runs that have no events left. Return whether anything was deleted. Runs that expired less
         than an hour ago are left out, because their partition may soon be dropped as a whole."""
         since = min(_PARTITION_WAIT_S - self._now, -1)
-        batches = await self._repeat(_query("drop_deleted_batches", ROWS, since))
-        runs = await self._repeat(_query("drop_deleted_runs", ROWS, since))
+        batches = await self._repeat(_query("drop_deleted_batches", since, ROWS))
+        runs = await self._repeat(_query("drop_deleted_runs", since, ROWS))
         return bool(batches or runs)
 
     async def _repeat(self, step: _Step, *, frees: bool = False) -> int | None:

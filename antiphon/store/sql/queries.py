@@ -29,7 +29,9 @@ _FOR_SQLITE = (
     (re.compile(r"\n\)\)"), r"\n)"),
     (re.compile(r"num_nulls\(([\w.]+)\) = 1"), r"\1 IS NULL"),
     (re.compile(r"\bctid\b"), "rowid"),
+    (re.compile(r"\blive\b(?! =)"), "live = 1"),  # a partial index needs this very condition
     (re.compile(r"\bchr\("), "char("),
+    (re.compile(r", (?:r\.)?blob(?=\sFROM)"), ""),  # SQLite has no large responses in blobs
     (re.compile(r"\sFOR (?:KEY )?(?:UPDATE|SHARE)(?: SKIP LOCKED)?"), ""),
     (re.compile(r"\sRETURNING \w+$"), ""),  # the row number, which SQLite tells without it
     (re.compile(r"/\* sqlite: ([^*]*) \*/"), r"\1"),

@@ -7,6 +7,20 @@ SELECT seq FROM responses WHERE tenant = $1 AND id = $2
 -- while the table was empty might use such an index. It would then read all responses of the tenant.
 SELECT seq FROM responses WHERE tenant = $1 AND id = $2 AND live::int = 1
 
+-- load
+SELECT body, input, output, base, tokens, fingerprint, times, blob FROM responses
+WHERE tenant = $1 AND id = $2 AND live::int = 1
+
+-- chain
+WITH RECURSIVE chain (depth, seq, tenant, parent) AS (
+    SELECT 0, seq, tenant, parent FROM responses WHERE tenant = $1 AND id = $2 AND live::int = 1
+    UNION ALL
+    SELECT chain.depth + 1, r.seq, r.tenant, r.parent
+    FROM chain JOIN responses AS r ON r.tenant = chain.tenant AND r.id = chain.parent
+)
+SELECT r.body, r.input, r.output, r.base, r.tokens, r.fingerprint, r.times, r.blob
+FROM chain JOIN responses AS r ON r.seq = chain.seq ORDER BY chain.depth DESC
+
 -- tenant_totals
 SELECT tenant, responses, bytes FROM response_totals
 
@@ -93,6 +107,33 @@ SELECT body FROM conversation_items WHERE tenant = $1 AND id = $2 ORDER BY posit
 
 -- remove_item
 DELETE FROM conversation_items WHERE conversation = $1 AND id = $2
+
+-- oldest_of
+SELECT seq, bytes FROM responses AS r WHERE tenant = $1 AND live AND NOT EXISTS (
+    SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND num_nulls(runs.ended_at) = 1
+) ORDER BY created_at, seq LIMIT $2
+
+-- expired_responses
+SELECT seq FROM responses WHERE live AND expires_at <= $1 LIMIT $2
+
+-- set_end_times
+UPDATE runs SET ended_at = $1 WHERE seq = ANY (ARRAY(
+    SELECT seq FROM runs WHERE ended_at = 0 LIMIT $2 FOR UPDATE SKIP LOCKED
+))
+
+-- mark_runs_deleted
+-- Sets ended_at of expired runs to the negative of the current time. In PostgreSQL, the runs then wait
+-- for their partition to be dropped.
+UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -$2::bigint
+WHERE seq = ANY (ARRAY(
+    SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < $1 LIMIT $3 FOR UPDATE SKIP LOCKED
+))
+
+-- drop_deleted_runs
+DELETE FROM runs WHERE seq = ANY (ARRAY(
+    SELECT seq FROM runs AS dead WHERE ended_at BETWEEN $1 AND -1
+    AND NOT EXISTS (SELECT 1 FROM batches WHERE run = dead.seq) ORDER BY ended_at LIMIT $2
+))
 
 -- count_unended_runs
 SELECT count(*) FROM runs

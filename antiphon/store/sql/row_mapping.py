@@ -8,8 +8,8 @@ value into the columns of a row. A function ``*_of`` converts a row into a value
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -39,13 +39,6 @@ from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.timeline import RunTimes
 
 encode = msgspec.json.Encoder().encode
-_decode_summary = msgspec.json.Decoder(ResponseSummary).decode
-_decode_conversation = msgspec.json.Decoder(ConversationResource).decode
-_decode_file = msgspec.json.Decoder(File).decode
-_decode_vector_store = msgspec.json.Decoder(VectorStore).decode
-_decode_indexed_file = msgspec.json.Decoder(IndexedFile).decode
-_decode_batch = msgspec.json.Decoder(FileBatch).decode
-_decode_item = msgspec.json.Decoder(Item).decode
 _decode_container = msgspec.json.Decoder(ContainerResource).decode
 _decode_times = msgspec.json.Decoder(RunTimes).decode
 _decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
@@ -54,6 +47,22 @@ _decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
 Row = Sequence[Any]
 #: Values of columns, to be stored or to be compared with.
 Columns = tuple[Any, ...]
+_T = TypeVar("_T")
+
+
+def _body_of(kind: type[_T]) -> Callable[[Row], _T]:
+    """Return the function that decodes the first column of a row, ``body``."""
+    decode = msgspec.json.Decoder(kind).decode
+    return lambda row: decode(row[0])
+
+
+summary_of = _body_of(ResponseSummary)
+item_of: Callable[[Row], Item] = _body_of(Item)  # type: ignore[arg-type]
+conversation_of = _body_of(ConversationResource)
+file_of = _body_of(File)
+vector_store_of = _body_of(VectorStore)
+indexed_file_of = _body_of(IndexedFile)
+file_batch_of = _body_of(FileBatch)
 
 
 def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) -> Columns:
@@ -104,11 +113,6 @@ def search_column(summary: ResponseSummary, *, is_searchable: bool) -> str:
     return summary.search_text.replace("\0", "\ufffd") if is_searchable else ""
 
 
-def summary_of(row: Row) -> ResponseSummary:
-    """Return the response summary in the column ``body``."""
-    return _decode_summary(row[0])
-
-
 def summary_filters(query: ResponseQuery) -> Columns:
     """Convert a query into one value for each column of ``summary_row``, except ``body``. A summary
     matches the query if its columns have these values. The value None matches everything. The
@@ -154,12 +158,6 @@ def item_kind(item: Item) -> str:
     return item.role if item.is_message else item.type
 
 
-def item_of(row: Row) -> Item:
-    """Return the item in the column ``body``."""
-    item: Item = _decode_item(row[0])
-    return item
-
-
 def journal_entry_of(row: Row) -> JournalEntry:
     """Return the entry of the journal in a row."""
     key, response_id, attempt, intent, result, is_approval = row
@@ -187,21 +185,11 @@ def container_of(row: Row) -> ContainerRecord:
     )
 
 
-def conversation_of(row: Row) -> ConversationResource:
-    """Return the conversation in the column ``body``."""
-    return _decode_conversation(row[0])
-
-
 def file_row(tenant: str, file: File) -> Columns:
     """Return the columns of a file: ``tenant``, ``id``, ``purpose``, ``bytes``, ``expires_at``,
     ``body``."""
     expires_at = None if file.expires_at is msgspec.UNSET else file.expires_at
     return (tenant, file.id, file.purpose, file.bytes, expires_at, encode(file))
-
-
-def file_of(row: Row) -> File:
-    """Return the metadata of a file, which the column ``body`` contains."""
-    return _decode_file(row[0])
 
 
 def blob_of(row: Row) -> BlobRef:
@@ -214,12 +202,7 @@ def stored_content_of(row: Row) -> StoredContent:
     """Return a file and the place of its content. The columns of the row are ``body``, ``seq`` and
     ``tenant``. If the content is in a blob, the columns of ``blob_of`` follow."""
     blob = blob_of(row[3:6]) if len(row) > 3 else None
-    return StoredContent(position=row[1], tenant=row[2], file=_decode_file(row[0]), blob=blob)
-
-
-def vector_store_of(row: Row) -> VectorStore:
-    """Return the vector store in the column ``body``."""
-    return _decode_vector_store(row[0])
+    return StoredContent(position=row[1], tenant=row[2], file=file_of(row), blob=blob)
 
 
 def indexed_file_row(indexed: IndexedFile) -> Columns:
@@ -228,21 +211,11 @@ def indexed_file_row(indexed: IndexedFile) -> Columns:
     return (file.id, indexed.batch, file.status, file.usage_bytes, encode(indexed))
 
 
-def indexed_file_of(row: Row) -> IndexedFile:
-    """Return the indexed file in the column ``body``."""
-    return _decode_indexed_file(row[0])
-
-
 def chunk_row(chunk: IndexedChunk) -> tuple[int, str, str | None]:
     """Return the columns of a chunk: ``start``, ``text`` and ``indexed``. ``indexed`` is the text
     for the word search; None if it is the same as ``text``."""
     words = index_terms(chunk.text)
     return chunk.start, chunk.text, None if words == chunk.text else words
-
-
-def file_batch_of(row: Row) -> FileBatch:
-    """Return the file batch in the column ``body``."""
-    return _decode_batch(row[0])
 
 
 def usage_of(rows: Sequence[Row]) -> IndexUsage:

@@ -36,20 +36,6 @@ AND (?9 IS NULL OR instr(s.text, ?9))
 AND s.seq {< | >} coalesce(?10, {9223372036854775807 | -1})
 ORDER BY s.seq {DESC | ASC} LIMIT ?11
 
--- load
-SELECT body, input, output, base, tokens, fingerprint, times FROM responses
-WHERE tenant = ? AND id = ? AND live = 1
-
--- chain
-WITH RECURSIVE chain (depth, seq, tenant, parent) AS (
-    SELECT 0, seq, tenant, parent FROM responses WHERE tenant = ? AND id = ? AND live = 1
-    UNION ALL
-    SELECT chain.depth + 1, r.seq, r.tenant, r.parent
-    FROM chain JOIN responses AS r ON r.tenant = chain.tenant AND r.id = chain.parent
-)
-SELECT r.body, r.input, r.output, r.base, r.tokens, r.fingerprint, r.times
-FROM chain JOIN responses AS r ON r.seq = chain.seq ORDER BY chain.depth DESC
-
 -- item
 SELECT r.input, r.output FROM items AS i JOIN responses AS r ON r.seq = i.response
 WHERE i.tenant = ? AND i.id = ? AND r.live = 1 ORDER BY r.seq DESC LIMIT 1
@@ -80,16 +66,6 @@ JOIN responses AS r INDEXED BY responses_of_tenant ON r.tenant = name AND r.live
 WHERE r.created_at < ? AND NOT EXISTS (
     SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND runs.ended_at IS NULL
 ) LIMIT ?
-
--- oldest_of
-SELECT seq, bytes FROM responses WHERE tenant = ? AND live = 1 AND NOT EXISTS (
-    SELECT 1 FROM runs WHERE runs.tenant = responses.tenant AND runs.id = responses.id
-    AND runs.ended_at IS NULL
-) ORDER BY created_at, seq LIMIT ?
-
--- expired_responses
-SELECT seq FROM responses WHERE live = 1 AND expires_at <= ? LIMIT ?
-
 
 -- begin_run
 INSERT INTO runs (tenant, id, model, conversation, api_key, by_name, start_by)
@@ -163,23 +139,10 @@ FROM runs AS r LEFT JOIN batches AS b ON b.run = r.seq AND b.first + b.count > ?
 )
 WHERE r.tenant = ? AND r.id = ? ORDER BY b.first
 
--- set_end_times
-UPDATE runs SET ended_at = ? WHERE seq IN (SELECT seq FROM runs WHERE ended_at = 0 LIMIT ?)
-
--- mark_runs_deleted
-UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1
-WHERE seq IN (SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < ?1 LIMIT ?3)
-
 -- drop_deleted_batches
 DELETE FROM batches WHERE rowid IN (
-    SELECT b.rowid FROM (SELECT seq FROM runs WHERE ended_at = -1) AS dead
+    SELECT b.rowid FROM (SELECT seq FROM runs WHERE ended_at BETWEEN ? AND -1) AS dead
     CROSS JOIN batches AS b ON b.run = dead.seq LIMIT ?
-)
-
--- drop_deleted_runs
-DELETE FROM runs WHERE seq IN (
-    SELECT seq FROM runs WHERE ended_at = -1
-    AND NOT EXISTS (SELECT 1 FROM batches WHERE run = runs.seq) LIMIT ?
 )
 
 -- unknown_blobs

@@ -22,6 +22,8 @@ from .executor import SqliteExecutor, SqliteTransaction
 
 #: Number of responses of one tenant that one query reads.
 _TENANT_ROWS = 50
+#: The smallest ``ended_at`` of renamed runs: minus the time when they were renamed.
+_SINCE = -(2**63)
 #: Seconds after which a write that deletes responses ends.
 _SLICE_S = 0.02
 
@@ -64,8 +66,8 @@ class SqliteSweep:
         """Finish the deletion of some renamed runs. (A run is renamed when it is deleted, so that
         it can no longer be found.) Delete their batches of events, and then those renamed runs that
         have no batches left. Return whether anything was deleted."""
-        batches = await self._repeat_query(SweepStep("drop_deleted_batches", ()))
-        runs = await self._repeat_query(SweepStep("drop_deleted_runs", ()))
+        batches = await self._repeat_query(SweepStep("drop_deleted_batches", (_SINCE,)))
+        runs = await self._repeat_query(SweepStep("drop_deleted_runs", (_SINCE,)))
         return bool(batches or runs)
 
     def _expire_by_time(self, limit: int, transaction: SqliteTransaction) -> int:
