@@ -1,4 +1,5 @@
-"""Runs that other processes have queued and that no process has claimed yet.
+"""The notices by which processes tell each other that runs have changed, and the runs that other
+processes have queued and that no process has claimed yet.
 
 A process that queues a run claims the run immediately if it has room for another run. Each other
 process waits for a random time, and then claims only runs that are still unclaimed. So the
@@ -11,8 +12,38 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 
+from msgspec import Struct, field
+
 #: Shortest and longest wait, in seconds, before a process claims runs that others have queued.
 _MIN_WAIT_S, _MAX_WAIT_S = 0.1, 0.5
+
+
+#: Stands for runs whose ids are not known.
+_UNKNOWN = ""
+
+
+class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message to all processes about the runs that a transaction changed.
+
+    - ``sender``: the process that sends the notice, if it may receive its own notices.
+    - ``ended_runs``: the tenants and ids of runs that ended or were deleted.
+    - ``lost_runs``: runs that another owner has taken over, each with its new epoch.
+    - ``queued_runs``: new runs that can be claimed.
+    - ``claimed_runs``: runs that were claimed.
+    - ``has_released_runs``: whether the sending process stops and has released its runs. Other
+      processes can then claim these runs.
+    - ``all``: whether any run may have changed, because the details did not fit.
+
+    The names of the fields are short in the JSON text, because PostgreSQL limits its length.
+    """
+
+    sender: str = field(default="", name="by")
+    ended_runs: tuple[tuple[str, str], ...] = field(default=(), name="ended")
+    lost_runs: tuple[tuple[str, int], ...] = field(default=(), name="lost")
+    queued_runs: tuple[str, ...] = field(default=(), name="queued")
+    claimed_runs: tuple[str, ...] = field(default=(), name="claimed")
+    has_released_runs: bool = field(default=False, name="released")
+    all: bool = False
 
 
 class ClaimableRuns:
@@ -30,6 +61,15 @@ class ClaimableRuns:
         if self._run_ids and self._timer is None:
             wait_s = random.uniform(_MIN_WAIT_S, _MAX_WAIT_S)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._on_timeout)
+
+    def on_notice(self, notice: Notice, *, can_claim: bool) -> None:
+        """Take note of what another process has done. ``can_claim``: whether this process claims
+        runs."""
+        self.remove(notice.claimed_runs)
+        if can_claim:
+            self.add(notice.queued_runs)
+            if notice.has_released_runs or notice.all:
+                self.add((_UNKNOWN,))
 
     def remove(self, run_ids: Iterable[str]) -> None:
         """Remove the ids of runs that a process has claimed."""

@@ -12,9 +12,11 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from antiphon.store.common.claimable_runs import Notice
 from antiphon.store.postgres.bus import BusConnection
-from antiphon.store.postgres.notifications.listener import Notice, RunNotifications
+from antiphon.store.postgres.notifications.listener import RunNotifications, encode_notice
 from antiphon.store.records import (
     Append,
     Claim,
@@ -74,7 +76,7 @@ class PostgresRuns(SqlRuns[Transaction]):
         )
         row = await transaction.value("begin_run", *columns)
         await self._add_batch(transaction, row, run.batch)
-        await self._notify(transaction, Notice(queued_runs=(job.id,)))
+        await self._notify(transaction, queued_runs=(job.id,))
 
     async def claim(self, query: ClaimQuery) -> tuple[Claim, ...]:
         if query.limit < 1:
@@ -99,7 +101,7 @@ class PostgresRuns(SqlRuns[Transaction]):
             claims = tuple(claim for claim, _ in claimed)
             lost = [(claim.job.id, claim.epoch) for claim, old_owner in claimed if old_owner]
             if lost:
-                await self._notify(transaction, Notice(lost_runs=tuple(lost)))
+                await self._notify(transaction, lost_runs=tuple(lost))
         self.notifications.publish_claimed([claim.job.id for claim in claims])
         self.notifications.notify_lost(lost)
         # Other processes had locked the other candidates: to claim them, or only for a moment, to
@@ -131,7 +133,7 @@ class PostgresRuns(SqlRuns[Transaction]):
     async def release(self, owner: str) -> None:
         async with self._pool.transaction() as transaction:
             await transaction.rows("release", owner)
-            await self._notify(transaction, Notice(has_released_runs=True))
+            await self._notify(transaction, has_released_runs=True)
         self.notifications.notify_queued()
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
@@ -141,7 +143,7 @@ class PostgresRuns(SqlRuns[Transaction]):
                 return None
             claim = claim_of(rows[0])
             lost = ((claim.job.id, claim.epoch),)
-            await self._notify(transaction, Notice(lost_runs=lost))
+            await self._notify(transaction, lost_runs=lost)
         self.notifications.notify_lost(lost)
         return claim
 
@@ -249,12 +251,14 @@ class PostgresRuns(SqlRuns[Transaction]):
     # --- notifications ---------------------------------------------------------------------------
 
     async def announce_end(self, transaction: Transaction, tenant: str, response_id: str) -> None:
-        await self._notify(transaction, Notice(ended_runs=((tenant, response_id),)))
+        await self._notify(transaction, ended_runs=((tenant, response_id),))
 
     def mark_stale(self, tenant: str, response_id: str) -> None:
         """Mark this process's subscriptions to a run as stale, because the run has ended or was
         deleted. The readers of the run then read the store."""
         self.notifications.subscriptions.mark_stale([(tenant, response_id)])
 
-    async def _notify(self, transaction: Transaction, notice: Notice) -> None:
-        await transaction.rows("notify", notice.encode(self._process_id))
+    async def _notify(self, transaction: Transaction, **changes: Any) -> None:
+        """Send a notice with these fields of ``Notice`` when the transaction commits."""
+        notice = encode_notice(Notice(sender=self._process_id, **changes))
+        await transaction.rows("notify", notice)

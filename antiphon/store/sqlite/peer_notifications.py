@@ -17,7 +17,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-from antiphon.store.common.claimable_runs import ClaimableRuns
+from antiphon.store.common.claimable_runs import ClaimableRuns, Notice
 from antiphon.store.common.peers import Peers
 from antiphon.store.records import Claim, EventBatch
 from antiphon.store.runs import LocalNotifications
@@ -28,26 +28,14 @@ from antiphon.support.tasks import BackgroundTasks
 _LOOK_S, _FOLLOWS_S = 2.0, 7.0
 #: Largest size of the lines in a message, in bytes. Followers read longer lines from the database.
 _MAX_LINES_BYTES = 64 * 2**10
-#: Stands for runs whose ids are not known.
-_UNKNOWN = ""
 
 _Key = tuple[str, str]
 
 
-class RunsChanged(Struct, frozen=True, array_like=True, tag=0):
-    """A message about the runs that a transaction changed.
+class ChangedRuns(Struct, frozen=True, array_like=True, tag=0):
+    """A message about changes of runs."""
 
-    ``queued_runs``: new runs that can be claimed. ``claimed_runs``: runs that were claimed.
-    ``has_released_runs``: True if the sending process is stopping and has released all its runs, so
-    that other processes can claim them. ``lost_runs``: runs that another owner has taken over, each
-    with its new epoch. ``ended_runs``: runs that ended or were deleted.
-    """
-
-    queued_runs: tuple[str, ...] = ()
-    claimed_runs: tuple[str, ...] = ()
-    has_released_runs: bool = False
-    lost_runs: tuple[tuple[str, int], ...] = ()
-    ended_runs: tuple[_Key, ...] = ()
+    notice: Notice
 
 
 class FollowRequest(Struct, frozen=True, array_like=True, tag=1):
@@ -79,7 +67,7 @@ class AppendedBatch(Struct, frozen=True, array_like=True, tag=3):
     lines: bytes
 
 
-PeerMessage: TypeAlias = RunsChanged | FollowRequest | FollowReply | AppendedBatch
+PeerMessage: TypeAlias = ChangedRuns | FollowRequest | FollowReply | AppendedBatch
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(PeerMessage).decode
@@ -122,7 +110,7 @@ class PeerNotifications(LocalNotifications):
         """Tell the listener in this process, and all other processes, that there is a new run to
         claim."""
         self.notify_queued()
-        self._broadcast(RunsChanged(queued_runs=(response_id,)))
+        self._broadcast(ChangedRuns(Notice(queued_runs=(response_id,))))
 
     def on_claimed(self, claims: Sequence[Claim], lost: Sequence[tuple[str, int]]) -> None:
         """Tell the other processes which runs this process has claimed.
@@ -135,14 +123,14 @@ class PeerNotifications(LocalNotifications):
             self._queue.remove(ids)
             self._claimed.update(ids)
             self.notify_lost(lost)
-            self._broadcast(RunsChanged(claimed_runs=ids, lost_runs=tuple(lost)))
+            self._broadcast(ChangedRuns(Notice(claimed_runs=ids, lost_runs=tuple(lost))))
 
     def on_released(self) -> None:
         """Tell the listener in this process, and all other processes, that this process has
         released its runs."""
         self._claimed.clear()
         self.notify_queued()
-        self._broadcast(RunsChanged(has_released_runs=True))
+        self._broadcast(ChangedRuns(Notice(has_released_runs=True)))
 
     def on_appended(self, tenant: str, response_id: str, batch: EventBatch) -> None:
         """Deliver a committed batch of events to the readers in this process, and send it to the
@@ -163,7 +151,7 @@ class PeerNotifications(LocalNotifications):
         self._claimed.discard(response_id)
         self._followers.pop(key, None)
         self.subscriptions.mark_stale([key])
-        self._broadcast(RunsChanged(ended_runs=(key,)))
+        self._broadcast(ChangedRuns(Notice(ended_runs=(key,))))
 
     # --- following -------------------------------------------------------------------------------
 
@@ -207,8 +195,8 @@ class PeerNotifications(LocalNotifications):
 
     def _on_message(self, sender: str, frame: bytes) -> None:
         match _decode(frame):
-            case RunsChanged() as change:
-                self._on_change(change)
+            case ChangedRuns(notice):
+                self._on_notice(notice)
             case FollowRequest(key):
                 followers = self._followers.setdefault(key, {})
                 is_new = sender not in followers
@@ -226,19 +214,15 @@ class PeerNotifications(LocalNotifications):
                 else:
                     self.subscriptions.mark_stale([key])
 
-    def _on_change(self, change: RunsChanged) -> None:
-        self.subscriptions.mark_stale(change.ended_runs)
-        for key in change.ended_runs:
+    def _on_notice(self, notice: Notice) -> None:
+        self.subscriptions.mark_stale(notice.ended_runs)
+        for key in notice.ended_runs:
             self._followers.pop(key, None)
-        self._queue.remove(change.claimed_runs)
-        if self.listener is not None:
-            self._queue.add(
-                (*change.queued_runs, *((_UNKNOWN,) if change.has_released_runs else ()))
-            )
-        self._claimed.difference_update(run_id for run_id, _ in change.lost_runs)
-        self.notify_lost(change.lost_runs)
-        if change.lost_runs:  # readers in this process follow the lost runs from now on
-            lost = {run_id for run_id, _ in change.lost_runs}
+        lost = {run_id for run_id, _ in notice.lost_runs}
+        self._claimed -= lost
+        self._queue.on_notice(notice, can_claim=self.listener is not None)
+        self.notify_lost(notice.lost_runs)
+        if lost:  # readers in this process follow the lost runs from now on
             runs = self.subscriptions.subscribed_runs()
             self.subscriptions.mark_stale([key for key in runs if key[1] in lost])
 

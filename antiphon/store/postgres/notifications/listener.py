@@ -20,9 +20,8 @@ from pathlib import Path
 
 import msgspec
 import structlog
-from msgspec import Struct, field
 
-from antiphon.store.common.claimable_runs import ClaimableRuns
+from antiphon.store.common.claimable_runs import ClaimableRuns, Notice
 from antiphon.store.common.peers import Peers
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.postgres.bus import BusConnection
@@ -40,47 +39,19 @@ NOTICES = "antiphon"
 #: Largest size of a notice. PostgreSQL's limit is 8000 bytes.
 _MAX_NOTICE_BYTES = 7_900
 _IDS_IN_NOTICE = 100
-#: Stands for runs whose ids are not known.
-_UNKNOWN = ""
-
-_Key = tuple[str, str]
-
-
-class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message to all processes about the runs that a transaction changed.
-
-    - ``sender``: the process that sends the notice.
-    - ``ended_runs``: runs that ended or were deleted.
-    - ``lost_runs``: runs that another owner has taken over, each with its new epoch.
-    - ``queued_runs``: new runs that can be claimed.
-    - ``claimed_runs``: runs that were claimed.
-    - ``has_released_runs``: whether the sending process stops and has released its runs. Other
-      processes can then claim these runs.
-
-    The names of the fields are short in the JSON text, because PostgreSQL limits its length.
-    """
-
-    sender: str = field(default="", name="by")
-    ended_runs: tuple[_Key, ...] = field(default=(), name="ended")
-    lost_runs: tuple[tuple[str, int], ...] = field(default=(), name="lost")
-    queued_runs: tuple[str, ...] = field(default=(), name="queued")
-    claimed_runs: tuple[str, ...] = field(default=(), name="claimed")
-    has_released_runs: bool = field(default=False, name="released")
-    #: Any run may have changed: the details did not fit.
-    all: bool = False
-
-    def encode(self, sender: str) -> str:
-        """Return the notice as text. ``sender``: the process that sends it. If the text would be
-        too long for PostgreSQL, return another text, which only says that any run may have
-        changed."""
-        text = _encode(msgspec.structs.replace(self, sender=sender))
-        if len(text) > _MAX_NOTICE_BYTES:
-            text = _encode(Notice(sender=sender, all=True))
-        return text.decode()
 
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Notice).decode
+
+
+def encode_notice(notice: Notice) -> str:
+    """Return the notice as text. If the text would be too long for PostgreSQL, return another one,
+    which only says that any run may have changed."""
+    text = _encode(notice)
+    if len(text) > _MAX_NOTICE_BYTES:
+        text = _encode(Notice(sender=notice.sender, all=True))
+    return text.decode()
 
 
 class RunNotifications(LocalNotifications):
@@ -172,8 +143,9 @@ class RunNotifications(LocalNotifications):
         them). So the other processes do not try to claim them."""
         self._queue.remove(run_ids)
         for start in range(0, len(run_ids), _IDS_IN_NOTICE):
-            notice = Notice(claimed_runs=tuple(run_ids[start : start + _IDS_IN_NOTICE]))
-            self._batches.send_notice(NOTICES, notice.encode(self._process_id))
+            ids = tuple(run_ids[start : start + _IDS_IN_NOTICE])
+            notice = Notice(sender=self._process_id, claimed_runs=ids)
+            self._batches.send_notice(NOTICES, encode_notice(notice))
 
     # --- changes by other processes --------------------------------------------------------------
 
@@ -186,11 +158,7 @@ class RunNotifications(LocalNotifications):
         self.subscriptions.mark_stale(notice.ended_runs)
         if notice.sender == self._process_id:
             return
-        self._queue.remove(notice.claimed_runs)
-        if self.listener is not None:
-            self._queue.add(notice.queued_runs)
-            if notice.has_released_runs or notice.all:
-                self._queue.add((_UNKNOWN,))
+        self._queue.on_notice(notice, can_claim=self.listener is not None)
         self.notify_lost(notice.lost_runs)
         if notice.all:
             self._followed.clear()
