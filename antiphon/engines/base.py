@@ -127,7 +127,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
       cached prefix. If False, Antiphon reports no cached tokens for a request with a scope, because
       another tenant may have cached them.
     - ``uses_heads``: the engine cannot cut the state of a prompt at any token, so it wants to know
-      where later prompts will differ (``Prompt.head``).
+      where later prompts will differ (``Prompt.head``, ``Prompt.past``).
     - ``adapters``: names of the LoRA adapters.
     - ``extra``: names allowed in ``Sampling.extra``; None if all names are allowed.
     - ``may_refuse``: the engine calls a remote server, which may reject a request that passed all

@@ -62,12 +62,13 @@ class EncodedImage(Struct, frozen=True):
 class Prompt(Struct, frozen=True):
     """The input of an engine: the token ids of the prompt, and the images between these ids, in
     order. The engine generates the tokens that follow. ``head``: how many of the first ids do not
-    depend on the first user message, because they are instructions and tools; 0 if it is
-    unknown."""
+    depend on the first user message, because they are instructions and tools; ``past``: the same
+    for the last user message; 0 if it is unknown."""
 
     ids: tuple[int, ...]
     images: tuple[EncodedImage, ...] = ()
     head: int = 0
+    past: int = 0
 
 
 class Alternative(Struct, frozen=True):

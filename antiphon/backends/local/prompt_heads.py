@@ -1,4 +1,5 @@
-"""Finds where the instructions and tools of a prompt end (``Prompt.head``)."""
+"""Finds where the instructions and tools of a prompt end (``Prompt.head``), and where the last user
+message begins (``Prompt.past``)."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ from antiphon.wire.parts import InputText
 #: A user message that shares no text with others.
 _OTHER_MESSAGE = Message(id="", role="user", content=(InputText(text="."),))
 _MAX_KEPT = 16
+#: Number of ids before the text of a user message, by which such messages are found.
+_OPENING = 3
 
 
 class PromptHeads:
@@ -37,7 +40,7 @@ class PromptHeads:
     def add_head(
         self, rendered: Rendered, conversation: Conversation, options: Options
     ) -> Rendered:
-        """Add ``Prompt.head`` to the rendered conversation."""
+        """Add ``Prompt.head`` and ``Prompt.past`` to the rendered conversation."""
         items, ids = conversation.items, rendered.prompt.ids
         first = next((n for n, item in enumerate(items) if item.role == "user"), None)
         if first is None:
@@ -55,7 +58,8 @@ class PromptHeads:
             head = ids[: common_prefix_length(ids, other_ids)]
             if key is not None:
                 self._keep(key, head)
-        return replace(rendered, prompt=replace(rendered.prompt, head=len(head)))
+        prompt = replace(rendered.prompt, head=len(head), past=_past(ids, len(head)))
+        return replace(rendered, prompt=prompt)
 
     def _keep(self, key: Hashable, head: tuple[int, ...]) -> None:
         with self._lock:
@@ -63,6 +67,16 @@ class PromptHeads:
             self._kept.move_to_end(key)
             if len(self._kept) > _MAX_KEPT:
                 self._kept.popitem(last=False)
+
+
+def _past(ids: tuple[int, ...], head: int) -> int:
+    """Return where the text of the last user message begins. It has the same ids before it as the
+    first one, which begins at ``head``."""
+    opening = ids[max(0, head - _OPENING) : head]
+    for end in range(len(ids), head if opening else len(ids), -1):
+        if ids[end - 1] == opening[-1] and ids[end - len(opening) : end] == opening:
+            return end
+    return head
 
 
 def _with_optional_calls(options: Options) -> Options:

@@ -297,7 +297,7 @@ class LlamaEngine:
         owner = states.owners.get(sampling.session_key, sampling.tenant, sampling.owner, is_durable)
         if owner.session is not None:
             states.wait(owner.session, False)
-        slot = await self._slots.acquire(marks, group, owner, prompt.head)
+        slot = await self._slots.acquire(marks, group, owner, prompt.head, prompt.past)
         stream = LlamaStream(self.tokenizer, self._partial_tokens, sampling)
         # Not owned by the block: the next turn may start before the task has ended.
         running = asyncio.create_task(self._run(stream, prompt, sampling, slot))
@@ -349,11 +349,14 @@ class LlamaEngine:
             request = await asyncio.to_thread(build) if prompt.images else build()
             if prompt.images:
                 self._slots.end_prefill(slot)
+            first = 0
             while True:
-                await self._share_head(stream, client, request, slot)
+                await self._share_head(stream, client, request, slot, first)
                 await client.generate(msgspec.json.encode(request), feed)
                 if stream.sampled or self._slots.wanted(slot) is None:
                     break
+                # The batch that is being computed may already go further.
+                first = stream.processed + self._batch
             stream.end()
         except OSError as error:
             await self._process.end(client)
@@ -364,15 +367,18 @@ class LlamaEngine:
             stream.end(error)
 
     async def _share_head(
-        self, stream: LlamaStream, client: LlamaClient, request: dict[str, Any], slot: Slot
+        self,
+        stream: LlamaStream,
+        client: LlamaClient,
+        request: dict[str, Any],
+        slot: Slot,
+        first: int,
     ) -> None:
         """Compute and keep the heads of the prompt for which other prompts wait. Then the request
-        continues from them."""
+        continues from them. ``first``: the least number of ids that can be computed."""
         while (wanted := self._slots.wanted(slot)) is not None:
             if stream.processed < wanted:
-                if stream.started:  # the batch that is being computed may already go further
-                    wanted = max(wanted, stream.processed + self._batch)
-                    wanted = min(wanted, len(request["prompt"]))
+                wanted = min(max(wanted, first), len(request["prompt"]))
                 head = {key: request[key] for key in _HEAD_FIELDS}
                 head |= {"prompt": request["prompt"][:wanted], "n_predict": 1}
                 await client.generate(msgspec.json.encode(head), stream.feed_head)

@@ -16,6 +16,12 @@ class Prefill:
         self.ids, self.group = ids, group
         #: Number of first ids → set when their state is kept, or when it will not be kept.
         self._wanted: dict[int, asyncio.Event] = {}
+        #: Numbers of first ids after which llama.cpp shall make a checkpoint.
+        self._checkpoints: set[int] = set()
+
+    def add_checkpoint(self, count: int) -> None:
+        """Ask for the first ``count`` ids to be computed as a prompt of their own."""
+        self._checkpoints.add(count)
 
     def want(self, count: int) -> asyncio.Event:
         """Ask for the state of the first ``count`` ids. Returns an event that is set when the state
@@ -24,10 +30,15 @@ class Prefill:
 
     @property
     def wanted(self) -> int | None:
-        """The smallest ``count`` that a prompt waits for. None if no prompt waits."""
-        return min(self._wanted, default=None)
+        """The smallest ``count`` that must be computed first. None if there is none."""
+        return min((*self._wanted, *self._checkpoints), default=None)
+
+    def is_awaited(self, count: int) -> bool:
+        """Return whether the state of at most ``count`` ids was asked for by ``want``."""
+        return any(each <= count for each in self._wanted)
 
     def settle(self, count: int | None = None) -> None:
         """Wake the prompts that wait for at most ``count`` ids; all prompts if it is None."""
+        self._checkpoints = {each for each in self._checkpoints if count and each > count}
         for wanted in [each for each in self._wanted if count is None or each <= count]:
             self._wanted.pop(wanted).set()

@@ -135,13 +135,16 @@ class Slots:
         group: StateGroup = NO_GROUP,
         owner: StateOwner = NO_OWNER,
         head: int = 0,
+        past: int = 0,
     ) -> Slot:
         """Wait for a slot for ``prompt``, prepare it and return it. The caller must pass it to
         ``release``.
 
         ``group``: only states of this group are used. ``owner``: whose prompt it is. ``head``:
         number of first ids whose state later prompts will want; ``wanted`` asks for them if they
-        are not computed. Waiting tenants take turns. The prompts of one tenant are served in order.
+        are not computed. ``past``: number of first ids after which an edit will differ; ``wanted``
+        asks for them, too, so that llama.cpp can continue there. Waiting tenants take turns. The
+        prompts of one tenant are served in order.
         """
         await self._free.acquire(owner.tenant)
         waited: list[Prefill] = []
@@ -154,8 +157,11 @@ class Slots:
             raise
         contents = self._contents[number]
         prefill = self._prefills[number] = Prefill(prompt, group)
-        if head >= MIN_WAIT and _shared(contents, prompt, group) < head - MIN_WAIT:
+        shared = _shared(contents, prompt, group)
+        if head >= MIN_WAIT and shared < head - MIN_WAIT:
             prefill.want(head)
+        if past > head and past >= shared:
+            prefill.add_checkpoint(past)
         return Slot(number, contents.group == group, group, owner)
 
     def wanted(self, slot: Slot) -> int | None:
@@ -166,8 +172,11 @@ class Slots:
 
     async def share(self, slot: Slot, computed: int) -> None:
         """Keep the state of a slot whose generation is interrupted, for the prompts that wait for
-        it. ``computed``: how many ids of its prompt are computed."""
+        it, if any. ``computed``: how many ids of its prompt are computed."""
         prefill = self._prefills[slot.number]
+        if not prefill.is_awaited(computed):
+            prefill.settle(computed)
+            return
         ids = prefill.ids[:computed]
         contents = _Contents(slot.group, ids, (StateClaim(slot.owner, len(ids)),))
         await self._keep_contents(slot.number, contents)

@@ -513,6 +513,10 @@ async def test_engine_learns_which_ids_do_not_depend_on_the_first_message(wanted
     for prompt, _ in played.requests:
         head = b"".join(map(played.tokenizer.piece, prompt.ids[: prompt.head])).decode()
         assert head.endswith("weather.<|im_end|>\n<|im_start|>user\n") if wanted else not head
+        rest = b"".join(map(played.tokenizer.piece, prompt.ids[prompt.past :])).decode()
+        assert rest.startswith(("What is it", "And in")) or not wanted
+    pasts = [prompt.past - prompt.head for prompt, _ in played.requests]
+    assert pasts[0] == 0 and (pasts[1] > 0) == wanted
 
 
 async def ask_with(backend: LocalBackend, instructions: str, *items: Item) -> None:

@@ -22,7 +22,7 @@ from antiphon.engines.llama.client import LlamaClient
 from antiphon.engines.llama.disk_states import DiskStates, delete_states, state_owners
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.engines.llama.kept_states import NO_GROUP, KeptState, KeptStates, StateGroup
-from antiphon.engines.llama.slots import MIN_SHARED, Slot, Slots
+from antiphon.engines.llama.slots import MIN_SHARED, MIN_WAIT, Slot, Slots
 from antiphon.engines.llama.state_files import StateFile, StateFiles
 from antiphon.engines.llama.state_owners import NO_OWNER, SLACK, StateClaim, StateOwner
 from antiphon.inference.sampling import SessionSignal
@@ -1125,5 +1125,34 @@ async def test_model_with_sliding_windows_keeps_the_head_of_a_conversation() -> 
             assert outcome.ids == cold.ids
             computed.append(len(prompt.ids) - (outcome.cached_tokens or 0))
         assert computed[0] == 800 and max(computed[1:]) <= 500 + MIN_SHARED
+    finally:
+        await engine.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("thinking", [0, 60], ids=["whole output", "thinking dropped"])
+async def test_model_with_sliding_windows_keeps_the_answer_before_an_edit(thinking: int) -> None:
+    """The answer is longer than the window, and the earlier turn has displaced its state."""
+    options = LoadOptions(threads=1, context_size=2048, parallel=1, prompt_cache_mb=64)
+    engine = await load(tiny_gpt_oss(), options, batch=64)
+    sampling = Sampling(max_tokens=300, temperature=0, ignore_eos=True)
+    ids = tuple(random.Random(7).choices(range(300, 1000), k=900))
+
+    async def run(prompt: tuple[int, ...], past: int, scope: str | None = None) -> Outcome:
+        of_scope = replace(sampling, cache_scope=scope, max_tokens=300 if scope is None else 8)
+        return await collect(engine, Prompt(prompt, head=100, past=past), of_scope)
+
+    try:
+        first = await run(ids[:200], 100)
+        past = (*ids[:200], *first.ids[thinking:])
+        await run((*past, *ids[200:300]), len(past))
+        for start in (300, 400):
+            prompt = (*past, *ids[start : start + 100])
+            edited = await run(prompt, len(past))
+            assert (edited.cached_tokens or 0) >= len(past) - MIN_WAIT
+            cold = await run(prompt, len(past), str(start))
+            assert edited.ids[:8] == cold.ids
+            assert cold.cached_tokens == 0
     finally:
         await engine.close()
