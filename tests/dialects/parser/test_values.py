@@ -27,8 +27,8 @@ SHAPES = {
     ),
     "edit": ToolShape(wire_name="edit", custom=True, schema=schema(input={"type": "string"})),
 }
-#: How a value contains a tag.
-VALUES = ("a {} b", "{} b", "a\n{}\nb", "a {0}{0} b")
+#: How the two values of a call contain a tag. Where tags are text, the values change places.
+VALUES = (("a {} b", "{} b"), ("a\n{}\nb", "a {0}{0} b"))
 #: Format → the tags that end a value where nothing in the format tells them from text: the whole
 #: value is one of them, or it is followed by what may follow them.
 AMBIGUOUS: dict[str, set[str]] = {}
@@ -47,11 +47,11 @@ def tags(form: ToolFormat) -> Iterator[str]:
 def calls_in(
     name: str,
     output: str,
-    size: int,
     *,
     special: bool,
     shapes: Mapping[str, ToolShape] = SHAPES,
 ) -> list[dict[str, object]]:
+    """Return the calls in an output. ``tests.fuzz.laws`` tests that its chunks change nothing."""
     tokens = tuple(sorted(specials(TOOLS[name]))) if special else ()
     tokenizer = tokenizer_for(tokens)
     parser = FormatParser(
@@ -63,23 +63,23 @@ def calls_in(
         lexer=lexer_for(tokens, None, name),
     )
     ids = tokenizer.encode(output, special=True)
-    found, is_open = items(read(parser, (ids[at : at + size] for at in range(0, len(ids), size))))
+    found, is_open = items(read(parser, [ids]))
     assert not is_open
     return found
 
 
 def broken(name: str, *, special: bool) -> set[str]:
-    """Return the tags that change a call if they are part of a string argument."""
+    """Return the tags that change a call if they are part of its string arguments."""
     form = TOOLS[name]
     found: set[str] = set()
     for tag in tags(form):
-        for pattern in VALUES:
-            arguments = {"text": pattern.format(tag), "path": "x"}
+        for pair in VALUES:
+            first, last = pair if special else reversed(pair)
+            arguments = {"text": first.format(tag), "path": last.format(tag)}
             output = write_calls(form, [("write", arguments)])
-            for size in (1, 3, 100_000):
-                parsed = calls_in(name, output, size, special=special)
-                if len(parsed) != 1 or json.loads(str(parsed[0]["arguments"])) != arguments:
-                    found.add(tag)
+            parsed = calls_in(name, output, special=special)
+            if len(parsed) != 1 or json.loads(str(parsed[0]["arguments"])) != arguments:
+                found.add(tag)
     return found
 
 
@@ -91,7 +91,7 @@ def test_value_contains_the_tags_between_two_parameters(name: str) -> None:
         text = f"a {parameter.text_end}{parameter.before}</b> c".replace("{line}", "\n")
         arguments = {"text": text.replace("{key}", "text"), "path": "x"}
         output = write_calls(TOOLS[name], [("write", arguments)])
-        (found,) = calls_in(name, output, 1, special=True)
+        (found,) = calls_in(name, output, special=True)
         assert json.loads(str(found["arguments"])) == arguments
 
 
@@ -102,7 +102,7 @@ def test_input_of_a_custom_tool_contains_another_parameter(name: str) -> None:
     tags = "" if parameter is None else f"{parameter.before}x{parameter.text}"
     text = f"+ {tags}\n```\n{tags} y".replace("{line}", "\n").replace("{key}", "x")
     output = write_calls(TOOLS[name], [("edit", {"input": text})])
-    assert [item["input"] for item in calls_in(name, output, 1, special=True)] == [text]
+    assert [item["input"] for item in calls_in(name, output, special=True)] == [text]
 
 
 #: Formats that write each parameter between tags or marks, in a reply without messages.
@@ -125,9 +125,8 @@ def test_value_quotes_a_whole_call(name: str, special: bool) -> None:
             arguments = {"text": pattern.format(call), "path": "x"}
             for written in (arguments, dict(reversed(arguments.items()))):
                 output = write_calls(form, [("write", written)])
-                for size in (1, 100_000):
-                    (found,) = calls_in(name, output, size, special=special)
-                    assert json.loads(str(found["arguments"])) == arguments
+                (found,) = calls_in(name, output, special=special)
+                assert json.loads(str(found["arguments"])) == arguments
 
 
 @pytest.mark.parametrize("name", sorted(TAGGED))
@@ -139,12 +138,11 @@ def test_value_quotes_a_call_whose_value_quotes_a_call(name: str) -> None:
     for _ in range(3):
         for written in ({"text": f"a {text}", "path": "x"}, {"path": "x", "text": text}):
             output = write_calls(form, [("write", written)])
-            for size in (1, 100_000):
-                (found,) = calls_in(name, output, size, special=True)
-                assert json.loads(str(found["arguments"])) == written
+            (found,) = calls_in(name, output, special=True)
+            assert json.loads(str(found["arguments"])) == written
         text = output
     arguments = {"text": f"{call[: call.index('q')]} and {call}, or so", "path": "x"}
-    (found,) = calls_in(name, write_calls(form, [("write", arguments)]), 1, special=True)
+    (found,) = calls_in(name, write_calls(form, [("write", arguments)]), special=True)
     assert json.loads(str(found["arguments"])) == arguments
 
 
@@ -160,7 +158,7 @@ def test_inner_values_have_the_types_of_schemas_behind_references() -> None:
         f"{element}{{0}}</one>{{0}}<rows>{{0}}<item>{element}{{0}}</item>{{0}}</rows>"
         "{0}</invoke>\n{0}</tool_call>"
     ).format("]<]minimax[>[")
-    (found,) = calls_in("minimax_m3", output, 1, special=True, shapes={"write": shape})
+    (found,) = calls_in("minimax_m3", output, special=True, shapes={"write": shape})
     value = {"code": "5", "size": 7}
     assert json.loads(str(found["arguments"])) == {"one": value, "rows": [value]}
 
@@ -186,7 +184,7 @@ def test_parameters_behind_references_and_alternatives_end_a_value(name: str) ->
         end = parameter.text_end.replace("{line}", "").rstrip()
         written = f"{first.rpartition(end)[0]}{parameter.separator}{second}"
         output = TOOLS[name].written.render_calls([("write", written)])
-        (found,) = calls_in(name, output, 1, special=True, shapes={"write": shape})
+        (found,) = calls_in(name, output, special=True, shapes={"write": shape})
         assert json.loads(str(found["arguments"])) == arguments
 
 
@@ -197,7 +195,7 @@ def test_inner_values_have_the_type_of_additional_properties() -> None:
         '{0}<tool_call>\n{0}<invoke name="write">{0}<env>{0}<A>1{0}</A>{0}<B>true{0}</B>{0}</env>'
         "{0}</invoke>\n{0}</tool_call>"
     ).format("]<]minimax[>[")
-    (found,) = calls_in("minimax_m3", output, 1, special=True, shapes={"write": shape})
+    (found,) = calls_in("minimax_m3", output, special=True, shapes={"write": shape})
     assert json.loads(str(found["arguments"])) == {"env": {"A": "1", "B": "true"}}
 
 
@@ -215,7 +213,7 @@ def test_strings_in_arrays_and_objects_quote_whole_calls(special: bool) -> None:
     for name, form, tokens in (("gemma4", gemma, mark), ("minimax_m3", elements, tag)):
         call = form.format(tokens, "q")
         output = form.format(tokens, f"a {call} b")
-        (found,) = calls_in(name, output, 1, special=special, shapes={"write": shape})
+        (found,) = calls_in(name, output, special=special, shapes={"write": shape})
         text = f"a {call} b"
         assert json.loads(str(found["arguments"])) == {"text": [text], "path": {"k": text}}
 
@@ -226,9 +224,8 @@ def test_quoted_call_without_its_end_does_not_hide_the_end_of_the_reply(name: st
     call = write_calls(form, [("write", {"city": "Oslo"})])
     text = call[: call.index("Oslo")] + "O"
     output = write_calls(form, [("write", {"path": "x", "text": text})])
-    for size in (1, 100_000):
-        (found,) = calls_in(name, output, size, special=True)
-        assert json.loads(str(found["arguments"])) == {"path": "x", "text": text}
+    (found,) = calls_in(name, output, special=True)
+    assert json.loads(str(found["arguments"])) == {"path": "x", "text": text}
 
 
 @pytest.mark.requirement("FM-ROWS")
