@@ -103,13 +103,14 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 2
 
 
-@pytest.fixture
-def freezes_again() -> Iterator[None]:
-    """Exclude existing objects from garbage collection again after a test with a server in this
-    process, because the server includes them at its end. Otherwise each later garbage collection
-    would visit all collected tests."""
-    yield
-    gc.freeze()
+@pytest.fixture(scope="session", autouse=True)
+def _frozen() -> Iterator[None]:
+    """Keep the collected tests excluded from garbage collection. A server in this process would
+    include them when it ends, and each later garbage collection would visit them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("freeze", "unfreeze"):
+            patch.setattr(gc, name, lambda: None)
+        yield
 
 
 @pytest.fixture(scope="session")

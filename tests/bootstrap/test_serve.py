@@ -46,8 +46,6 @@ from antiphon.support.loop_watchdog import LoopWatchdog
 from antiphon.workers.setup import StartReport
 from tests.webhooks.receiver import SECRETS, Receiver
 
-pytestmark = pytest.mark.usefixtures("freezes_again")
-
 WAIT_S = 60
 MODELS = {"echo": Model(source="Hello there.", engine="scripted")}
 
