@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.sources import MODULES, PACKAGE, nodes
+from tests.sources import PACKAGE, modules_with, nodes
 from tests.test_fair_shares import PARTS
 
 #: What makes callers wait for each other.
@@ -93,7 +93,7 @@ def makes_queue(node: ast.AST) -> bool:
 def test_queues_and_locks_are_known() -> None:
     found = {
         str(path.relative_to(PACKAGE))
-        for path in MODULES
+        for path in modules_with(*_CLASSES)
         if path.parts[len(PACKAGE.parts)] != "testing"
         if any(map(makes_queue, nodes(path)))
     }

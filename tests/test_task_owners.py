@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-from tests.sources import MODULES, PACKAGE, nodes
+from tests.sources import PACKAGE, modules_with, nodes
 
 #: Module that creates tasks itself → number of places, and the reason, which a comment there
 #: repeats. All other tasks are started by ``antiphon.support.tasks`` or by ``asyncio.TaskGroup``.
@@ -49,7 +49,7 @@ def suppresses_all(node: ast.AST) -> bool:
 def test_tasks_are_started_by_their_owners() -> None:
     found = Counter(
         module_name(path)
-        for path in MODULES
+        for path in modules_with("create_task", "ensure_future")
         if path.parts[len(PACKAGE.parts)] != "testing"
         for node in nodes(path)
         if creates_task(node)
@@ -59,5 +59,10 @@ def test_tasks_are_started_by_their_owners() -> None:
 
 def test_handlers_of_all_exceptions_raise_them_again() -> None:
     """A handler that cleans up and raises is fine, so that a cancelled task ends as cancelled."""
-    found = {module_name(path) for path in MODULES for node in nodes(path) if suppresses_all(node)}
+    found = {
+        module_name(path)
+        for path in modules_with("except:", "BaseException")
+        for node in nodes(path)
+        if suppresses_all(node)
+    }
     assert found == set(SUPPRESSES_ALL)

@@ -29,7 +29,7 @@ from tests.conformance.conftest import Serve
 from tests.conformance.server import engine
 from tests.conformance.stepped_backend import SteppedBackend
 from tests.conformance.test_web_search import STEPS, local, providers
-from tests.sources import MODULES, nodes
+from tests.sources import modules_with, nodes
 
 __all__ = ["providers"]  # a fixture
 
@@ -233,7 +233,7 @@ def test_names_are_those_of_the_semantic_conventions() -> None:
     }
     used = {
         node.value
-        for path in MODULES
+        for path in modules_with("gen_ai.")
         for node in nodes(path)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)

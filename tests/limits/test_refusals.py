@@ -15,7 +15,7 @@ from antiphon.limits.refusals import (
     refusal_headers,
     server_is_busy,
 )
-from tests.sources import MODULES, PACKAGE, nodes
+from tests.sources import PACKAGE, modules_with, nodes
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_only_the_package_limits_refuses_with_429() -> None:
     """Other modules may raise ``Overloaded`` only with another status, such as 503."""
     makers = {
         str(path.relative_to(PACKAGE))
-        for path in MODULES
+        for path in modules_with("Overloaded", "QuotaExceeded")
         for node in nodes(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)

@@ -15,11 +15,12 @@ from antiphon.config.settings import Settings
 from antiphon.runs.request import attachments
 from antiphon.wire.error_codes import ERROR_CODES, response_code
 from antiphon.wire.parsing import errors as parsing
-from tests.sources import MODULES, nodes
+from tests.sources import modules_with, nodes
 
 
 def calls() -> Iterator[ast.Call]:
-    for path in MODULES:
+    """Yield the calls in the modules that name a code."""
+    for path in modules_with("code="):
         if "testing" in path.parts:
             continue
         for node in nodes(path):
