@@ -26,20 +26,21 @@ from antiphon.compat.messages.toolsets import TOOLSETS
 from antiphon.compat.request_bodies import ChatFields, ChatInputMessage, ChatPart, CompletionFields
 from antiphon.http.openapi.document import endpoints, make_document
 from antiphon.http.openapi.operation import operation_of
+from tests.http.conftest import AppUnderTest, FakeService
 
 Json = dict[str, Any]
 
 
-@pytest.fixture
-def routes(make_app: Any) -> list[Any]:
-    app = make_app(manager=object()).app
+@pytest.fixture(scope="module")
+def routes() -> list[Any]:
+    app: Any = AppUnderTest(FakeService(), manager=object()).app
     while not hasattr(app, "routes"):
         app = getattr(app, "_app", None) or app.app
     found: list[Any] = app.routes
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def document(routes: list[Any]) -> Json:
     return make_document(routes)
 
