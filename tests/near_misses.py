@@ -30,9 +30,10 @@ _MAX_SIZE = 1 << 20
 #: CPU seconds below which nothing is a fault, above which a larger size is tried, and above which
 #: no second measurement is needed.
 _FAULT_S, _SUSPECT_S, _CLEAR_S = 0.2, 0.004, 2.0
-#: A text of this many characters that takes less CPU seconds than that is no further measured: of
-#: quadratic work, it takes ten times as long.
-_PROBE_SIZE, _PROBE_S = 4096, 0.0003
+#: A text of this many characters is no further measured if it takes less CPU seconds than that, or
+#: less than the third number and half of what linear growth allows: of quadratic work that matters,
+#: it takes ten times as long.
+_PROBE_SIZE, _PROBE_S, _PROBE_LINEAR_S = 4096, 0.0003, 0.001
 #: How much more than linear the work may grow from one size to the next.
 _TOLERANCE = 3.0
 _FILLERS = "a 1.-:/\"'<\n[{_é"
@@ -80,7 +81,7 @@ def growth_fault(work: Callable[[str], object], near: NearMiss) -> str | None:
             return f"{near!r}: {size} characters take {spent:.2f} s, {size_before} {before:.4f} s"
         if spent > _FAULT_S or (size >= _SIZES[-1] and spent < max(_SUSPECT_S, allowed / 2)):
             return None
-        if size == _PROBE_SIZE and spent < _PROBE_S:
+        if size == _PROBE_SIZE and spent < max(_PROBE_S, min(_PROBE_LINEAR_S, allowed / 2)):
             return None
         before, size_before = spent, size
     return None
