@@ -45,6 +45,9 @@ from .text_completion import plain_text_parser, render_text
 
 __all__ = ["LocalBackend", "LocalReply"]
 
+#: Truncation drops about a multiple of this part of what a prompt may have.
+_TRUNCATION_STEPS = 4
+
 
 class LocalBackend(Backend):
     """``Backend`` of one engine and its model's dialect. ``close`` also closes the engine."""
@@ -226,15 +229,27 @@ class LocalBackend(Backend):
                 rendered = self._heads.add_head(rendered, conversation, options)
             return rendered, ()
         if options.truncate:
-            room = self.context_size - self._answer_room(options)
-            shortened = shorten_conversation(
-                conversation,
-                lambda shorter: self._dialect.render(shorter, options),
-                lambda shorter: _prompt_size(shorter, sizes) <= room,
-            )
-            if shortened is not None:
-                return shortened
+            for room in self._prompt_rooms(_prompt_size(rendered, sizes), options):
+                shortened = shorten_conversation(
+                    conversation,
+                    lambda shorter: self._dialect.render(shorter, options),
+                    lambda shorter, room=room: _prompt_size(shorter, sizes) <= room,  # type: ignore[misc]
+                )
+                if shortened is not None:
+                    return shortened
         raise context_length_exceeded()
+
+    def _prompt_rooms(self, size: int, options: Options) -> Iterator[int]:
+        """Yield the most tokens that a truncated prompt shall have, best first. ``size``: tokens of
+        the whole prompt.
+
+        If the engine caches prefixes, the tokens to drop are rounded up to whole steps. So the next
+        turns drop the same items, and continue the state of this prompt.
+        """
+        room = self.context_size - self._answer_room(options)
+        if self._engine.capabilities.cached_tokens:
+            yield room - (room - size) % max(1, room // _TRUNCATION_STEPS)
+        yield room
 
     def _answer_room(self, options: Options) -> int:
         """Return how many tokens truncation leaves free for the answer: the requested maximum, but

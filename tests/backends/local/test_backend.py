@@ -378,13 +378,32 @@ async def test_truncation_drops_the_oldest_items_and_whole_calls(kept: tuple[int
     rest = tuple(LONG[index] for index in kept)
     context = await size(rest) + 16
     for room, dropped in ((context, len(LONG) - len(rest)), (await size(LONG) + 1, 0)):
-        played = engine(context=room)
+        played = engine(context=room, capabilities=Capabilities(constraints=True))
         conversation = Conversation(items=LONG, instructions="Be kind.")
         reply = await local(played).prepare(
             conversation, Options(truncate=True, max_output_tokens=16)
         )
         assert reply.dropped_ids == tuple(item.id for item in LONG[:dropped])
         assert reply.input_tokens == await size(LONG[dropped:])
+
+
+async def test_truncated_conversation_keeps_its_beginning_for_some_turns() -> None:
+    """Each change of the beginning lets the engine compute the whole prompt again."""
+    played = engine(context=2000, capabilities=Capabilities(cached_tokens=True))
+    backend, begins, sizes = local(played), list[int](), list[int]()
+    items: tuple[Item, ...] = ()
+    for turn in range(60):
+        items = (*items, user("question " * 3, f"u{turn}"))
+        reply = await backend.prepare(
+            Conversation(items, "Be kind."), Options(truncate=True, max_output_tokens=16)
+        )
+        begins.append(len(reply.dropped_ids))
+        sizes.append(reply.input_tokens)
+        items = (*items, assistant("answer " * 10, f"a{turn}"))
+    assert begins == sorted(begins) and begins[-1] > 0
+    truncated = [count for count in begins if count]
+    assert len(set(truncated)) <= len(truncated) / 3
+    assert min(sizes[-len(truncated) :]) > 0.6 * 2000 and max(sizes) < 2000
 
 
 async def test_an_output_is_dropped_with_its_call() -> None:
