@@ -97,6 +97,8 @@ class Recorder:
         #: Open calls of server-side tools by key. After an interruption, the key is the item's id.
         self._calls: dict[str, ItemWriter] = {}
         self._last_closed: Item | None = None
+        #: Whether an item of the response answers the client. Reasoning, for example, does not.
+        self._has_answer = False
         #: All token ids that the model sampled (see the module ``token_log``).
         self.token_log = array("I")
         #: Whether the recorded deltas must be persisted before further deltas are recorded.
@@ -123,6 +125,8 @@ class Recorder:
             # The run may have been interrupted inside a hidden item.
             self._current = _DiscardingWriter()
         self._last_closed = next(reversed(writer.items), None)
+        items = (*writer.items, *(item.shell for item in writer.open_items))
+        self._has_answer = not _SILENT_TYPES.issuperset(map(type, items))
 
     def record(self, deltas: Iterable[Delta]) -> None:
         """Apply deltas to the response, and keep the token ids in them. Raises ``BackendError`` if
@@ -193,6 +197,7 @@ class Recorder:
             self._current = _DiscardingWriter()
             return
         self._current = item = self._writer.open(delta.item)
+        self._has_answer = self._has_answer or type(delta.item) not in _SILENT_TYPES
         if delta.key:
             self._calls[delta.key] = item
 
@@ -228,18 +233,11 @@ class Recorder:
     def _finish(self, delta: Finish) -> None:
         self.finish_reason, self.usage = delta.reason, delta.usage
         self.stop_text = delta.stop_text
-        if delta.is_answer and delta.reason == "stop" and self._is_silent:
+        if delta.is_answer and delta.reason == "stop" and not self._has_answer:
             self._add_empty_message()
         self.close_current("completed" if delta.reason == "stop" else "incomplete")
         for key in list(self._calls):
             self._last_closed = self._calls.pop(key).close("incomplete")
-
-    @property
-    def _is_silent(self) -> bool:
-        """Whether the response has no item that answers the client. Reasoning, for example, is not
-        an answer."""
-        items = (*self._writer.items, *(item.shell for item in self._writer.open_items))
-        return _SILENT_TYPES.issuperset(map(type, items))
 
     def _add_empty_message(self) -> None:
         """Add a message without text, because clients fail on a completed response that has no
