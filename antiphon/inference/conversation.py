@@ -262,7 +262,8 @@ def caller_program_id(item: _Called) -> str | None:
     A program is code that the model writes and that calls tools. The model sees neither the calls
     of a program nor their outputs.
     """
-    return item.caller.caller_id if isinstance(item.caller, ProgramCaller) else None
+    caller = item.caller
+    return caller.caller_id if isinstance(caller, ProgramCaller) else None
 
 
 _PROGRAMS: frozenset[type[Any]] = frozenset((Program, ProgramOutput))

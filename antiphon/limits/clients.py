@@ -58,10 +58,10 @@ class Client(Struct, frozen=True, kw_only=True):
     def allows_model(self, names: Collection[str]) -> bool:
         """Whether the client may use a model. ``names``: the name of the model, and the name that
         the request uses for it."""
-        return all(
-            scope.limits.models is None or not set(names).isdisjoint(scope.limits.models)
-            for scope in self.scopes
-        )
+        for scope in self.scopes:
+            if scope.limits.models is not None and set(names).isdisjoint(scope.limits.models):
+                return False
+        return True
 
     def check_model(self, name: str, requested: str | None) -> None:
         """Raise ``NotFound`` for a model that the client may not use. ``name``: the name of the

@@ -48,7 +48,7 @@ from antiphon.runs.request.mcp_approvals import (
 )
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.runs.request.moderators import Moderators
-from antiphon.runs.request.omitted_parts import find_omitted_parts
+from antiphon.runs.request.omitted_parts import find_omitted_parts, unread_types
 from antiphon.runs.request.options import build_options, text_config, with_instructions
 from antiphon.runs.request.session_identity import session_identity
 from antiphon.runs.request.tool_selection import (
@@ -506,8 +506,8 @@ class Preparer:
             response = replace(response, input_transformations=transformations)
         if tools.ignored_tools:
             response = replace(response, ignored_tools=tools.ignored_tools)
-        capabilities = self._attachments.capabilities(model.backend)
-        if omitted := find_omitted_parts(context.conversation, capabilities):
+        unread = unread_types(self._attachments.capabilities(model.backend))
+        if unread and (omitted := find_omitted_parts(context.conversation, unread)):
             response = replace(response, omitted_parts=omitted)
         if context.prompt_items:
             text = request.instructions
@@ -613,11 +613,11 @@ def _client_tokens(request: CreateResponse) -> PromptTokens | None:
 
 
 def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None:
-    """Return how many tokens of a conversation have to be loaded. The number is larger than the
-    model's context, because token counts are estimates.
+    """Return how many tokens of a stored conversation have to be loaded. The number is larger than
+    the model's context, because token counts are estimates.
 
-    Returns None if all items have to be loaded. This is the case if at least one of these
-    conditions is true:
+    Returns None if the request continues no stored conversation, and if all items have to be
+    loaded. They have to be if at least one of these conditions is true:
 
     - The request has hosted tools.
     - The request asks for compaction.
@@ -626,7 +626,8 @@ def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None
     """
     size = model.backend.context_size
     is_simple = (
-        size is not None
+        request.conversation is not None
+        and size is not None
         and not request.context_management
         and derive(request, _has_plain_tools)
         and all(map(_is_simple, request.input or ()))

@@ -247,7 +247,8 @@ class RunFactory:
                     raise ConversationLost
                 else:
                     self._chains.add_stored(tenant, stored)
-            self._usage.add_tools(meter, stored.response)
+            if usage.tool_calls:
+                self._usage.add_tools(meter, stored.response)
             self._health.note_write()
 
         return save

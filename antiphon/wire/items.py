@@ -9,6 +9,7 @@ forms; ``wire.parsing.items`` normalizes these forms. Source of the fields: the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeGuard, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -167,7 +168,7 @@ class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
     def tool_type(self) -> str | None:
         """The type of the tool that the item calls, such as ``web_search`` for an item of the type
         ``web_search_call``. None: the item is no call of a tool."""
-        return self.type.removesuffix(_CALL) if self.type.endswith(_CALL) else None
+        return _tool_type(type(self))
 
     @property
     def call_id(self) -> str | UnsetType | None:
@@ -247,6 +248,12 @@ class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
         """The id of the container in which the call ran. None: the item is no call in a
         container."""
         return None
+
+
+@cache
+def _tool_type(item_type: type[ItemBase]) -> str | None:
+    tag = str(item_type.__struct_config__.tag)
+    return tag.removesuffix(_CALL) if tag.endswith(_CALL) else None
 
 
 class Message(ItemBase, frozen=True, kw_only=True, tag="message"):

@@ -113,7 +113,7 @@ def _last_message(input: tuple[Item, ...]) -> tuple[Message, ...]:
 
 
 def _called_tools(output: tuple[Item, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(item.tool_type for item in output if item.tool_type is not None))
+    return tuple(dict.fromkeys(tool for item in output if (tool := item.tool_type) is not None))
 
 
 def _preview(items: Iterable[Item]) -> str:

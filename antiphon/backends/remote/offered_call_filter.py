@@ -37,13 +37,9 @@ class OfferedCallFilter:
     """
 
     def __init__(self, options: Options, tools: PromptTools) -> None:
+        self._options = options
         self._passes_functions = options.checks_calls or tools.required
         self._functions = tools.api_names
-        self._prefixes = (
-            ()
-            if options.tool_choice.mode == "none"
-            else options.derive(_item_prefixes, (options.tools,))
-        )
         self._is_text = self._is_dropped = False
 
     def filter(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
@@ -77,8 +73,14 @@ class OfferedCallFilter:
                 return (delta,)
             self._is_text = True
             return Open(it.Message(role="assistant", content=())), Text(f"{item.name}(")
-        self._is_dropped = not _tag(item).startswith(self._prefixes)
+        self._is_dropped = not _tag(item).startswith(self._item_prefixes())
         return () if self._is_dropped else (delta,)
+
+    def _item_prefixes(self) -> tuple[str, ...]:
+        options = self._options
+        if options.tool_choice.mode == "none":
+            return ()
+        return options.derive(_item_prefixes, (options.tools,))
 
     def _is_offered(self, call: it.FunctionCall | it.CustomToolCall) -> bool:
         if call.namespace:

@@ -142,7 +142,8 @@ async def load_context(
         check_programs(past, own_items)
     visible = build_visible(past, new_items)
     calls = [visible.items[at] for at in select(visible.items, belongs_to_call, chain.encoded)]
-    check_call_outputs(calls, waiting=visible.compaction_requested, own=own_items)
+    if calls:
+        check_call_outputs(calls, waiting=visible.compaction_requested, own=own_items)
     is_compacted = any(map(is_compaction, new_items))
     return ConversationContext(
         visible=visible,

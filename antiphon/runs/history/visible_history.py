@@ -203,6 +203,7 @@ def build_visible_history(
 #: Items with content that has to be decrypted.
 _ENCRYPTED = frozenset({it.Compaction, it.ContextCompaction, it.Reasoning})
 _Compaction = it.Compaction | it.ContextCompaction
+_COMPACTIONS = frozenset({it.Compaction, it.ContextCompaction})
 
 #: Called with an item that cannot be decrypted.
 _OnUndecryptable = Callable[[it.Reasoning | _Compaction], None]
@@ -382,7 +383,7 @@ def _tail_start(items: Sequence[it.Item], max_tokens: int) -> int:
 
 def is_compaction(item: it.Item) -> TypeGuard[_Compaction]:
     """Whether the item stands for the items before it."""
-    return isinstance(item, _Compaction)
+    return type(item) in _COMPACTIONS
 
 
 def is_user_message(item: it.Item) -> TypeGuard[it.Message]:

@@ -17,18 +17,17 @@ _IMAGES = (it.InputImage, it.ComputerScreenshot)
 _AUDIO_VIDEO = (it.InputAudio, it.InputVideo)
 
 
+def unread_types(capabilities: BackendCapabilities) -> tuple[type[Struct], ...]:
+    """Return the types of the parts that a backend with these capabilities cannot read."""
+    images = () if capabilities.images else _IMAGES
+    return images if capabilities.audio_video else (*images, *_AUDIO_VIDEO)
+
+
 def find_omitted_parts(
-    conversation: Conversation, capabilities: BackendCapabilities
+    conversation: Conversation, unread: tuple[type[Struct], ...]
 ) -> tuple[OmittedPart, ...]:
-    """Return the parts of the request that a backend with these capabilities cannot read. The parts
-    of earlier turns were reported by the earlier responses."""
-    unread: tuple[type[Struct], ...] = ()
-    if not capabilities.images:
-        unread += _IMAGES
-    if not capabilities.audio_video:
-        unread += _AUDIO_VIDEO
-    if not unread:
-        return ()
+    """Return the parts of the request that have one of these types, which its backend cannot read.
+    The parts of earlier turns were reported by the earlier responses."""
     return tuple(
         OmittedPart(type=tag_of(type(part)), param=f"input[{index}].{path}")
         for index, item in enumerate(conversation.items[conversation.past_count :])

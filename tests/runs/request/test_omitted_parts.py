@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.backends.base import BackendCapabilities
 from antiphon.inference.conversation import Conversation
-from antiphon.runs.request.omitted_parts import find_omitted_parts
+from antiphon.runs.request.omitted_parts import find_omitted_parts, unread_types
 from antiphon.wire import items as it
 
 IMAGE = it.InputImage(image_url="data:image/png;base64,AA")
@@ -33,5 +33,6 @@ ITEMS = (
 def test_unread_parts_of_the_request_are_found(
     capabilities: BackendCapabilities, params: list[str]
 ) -> None:
-    found = find_omitted_parts(Conversation(items=ITEMS, past_count=1), capabilities)
+    conversation = Conversation(items=ITEMS, past_count=1)
+    found = find_omitted_parts(conversation, unread_types(capabilities))
     assert [part.param for part in found] == params
