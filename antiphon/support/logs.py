@@ -201,7 +201,7 @@ def _render_request(event: _Event) -> str:
         line += f" {_value(event['model'])}"
     if "input_tokens" in event:
         line += f" {event['input_tokens']}+{event['output_tokens']} tokens"
-    return f"{line} {event['ms']:.0f} ms"
+    return f"{line} {round(event['ms'])} ms"
 
 
 def _value(value: object) -> str:

@@ -256,7 +256,7 @@ class RequestContextMiddleware:
             "method": method,
             "path": scope["path"],
             "status": status,
-            "ms": round((self._clock() - context.started) * 1000, 1),
+            "ms": round((self._clock() - context.started) * 10_000) / 10,
             "tenant": context.tenant,
         }
         if (key := context.client.key) is not None:
