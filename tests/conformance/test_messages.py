@@ -263,6 +263,7 @@ async def test_refusal_is_text_with_a_reason_of_its_own(serve: Serve) -> None:
     answer = await create(server)
     assert answer["content"] == [{"type": "text", "text": "I will not."}]
     assert answer["stop_reason"] == "refusal"
+    assert answer["stop_details"]["explanation"] == "I will not."
     assert {"type": "text_delta", "text": "I will not."} in [
         each.get("delta") for each in await stream_events(server)
     ]
@@ -523,7 +524,9 @@ async def test_official_client_runs_a_tool_loop(serve: Serve, clients: Any) -> N
         ),
     ],
 )
-async def test_old_tool_results_can_be_cleared(serve: Serve, edit: Json, cleared: Json) -> None:
+async def test_old_tool_results_can_be_cleared(
+    serve: Serve, clients: Any, edit: Json, cleared: Json
+) -> None:
     turns: list[Json] = list(HI["messages"])
     for index in range(4):
         use = {"type": "tool_use", "id": f"c{index}", "name": f"tool{index}", "input": {}}
@@ -539,6 +542,12 @@ async def test_old_tool_results_can_be_cleared(serve: Serve, edit: Json, cleared
     assert [edit["cleared_tool_uses"] for edit in reported] == ([len(cleared)] if cleared else [])
     (prompt,) = rendered_prompts(server)
     assert [index for index in range(4) if f"result{index}" not in prompt] == cleared
+    counted = await clients(server).beta.messages.count_tokens(
+        model="tiny", messages=turns, context_management={"edits": edits}
+    )
+    assert counted.input_tokens == answer["usage"]["input_tokens"]
+    original = counted.context_management.original_input_tokens
+    assert original - counted.input_tokens == sum(each["cleared_input_tokens"] for each in reported)
 
 
 # --- threads -------------------------------------------------------------------------------------

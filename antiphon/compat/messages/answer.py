@@ -25,6 +25,7 @@ from .types import (
     MessageContainerSkill,
     MessageEnd,
     MessageUsage,
+    RefusalDetails,
     ServerToolUsage,
     StopReason,
     TextBlock,
@@ -68,6 +69,7 @@ def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
         content=tuple(block for item in response.output for block in _blocks(item, form)),
         stop_reason=end.stop_reason,
         stop_sequence=end.stop_sequence,
+        stop_details=end.stop_details,
         usage=message_usage(response),
         container=end.container,
         context_management=form.context_management,
@@ -93,8 +95,10 @@ def message_end(response: Response, form: AnswerForm) -> MessageEnd:
     container that it has used, if any."""
     container = _container(response, form)
     if response.matched_stop is not UNSET:
-        return MessageEnd("stop_sequence", response.matched_stop, container)
-    return MessageEnd(_stop_reason(response, form), container=container)
+        return MessageEnd("stop_sequence", response.matched_stop, container=container)
+    reason = _stop_reason(response, form)
+    details = RefusalDetails(explanation=_refusal(response)) if reason == "refusal" else UNSET
+    return MessageEnd(reason, stop_details=details, container=container)
 
 
 def _stop_reason(response: Response, form: AnswerForm) -> StopReason:
@@ -106,10 +110,13 @@ def _stop_reason(response: Response, form: AnswerForm) -> StopReason:
         return "compaction"
     if any(map(it.is_model_call, response.output)):
         return "tool_use"
+    return "end_turn" if _refusal(response) is None else "refusal"
+
+
+def _refusal(response: Response) -> str | None:
+    """Return the text with which the model refuses to answer."""
     parts = (part for item in response.output for part in item.message_parts)
-    if any(isinstance(part, it.Refusal) for part in parts):
-        return "refusal"
-    return "end_turn"
+    return next((part.refusal for part in parts if isinstance(part, it.Refusal)), None)
 
 
 def _incomplete_reason(response: Response, reason: str) -> StopReason:

@@ -312,6 +312,14 @@ class MessageContainer(Struct, frozen=True, kw_only=True):
     skills: tuple[MessageContainerSkill, ...] | UnsetType = UNSET
 
 
+class RefusalDetails(Struct, frozen=True, kw_only=True, tag_field="type", tag="refusal"):
+    """Why an answer ended with the stop reason ``refusal``. ``explanation``: what the model wrote;
+    null if a moderator stopped the answer. Antiphon knows no categories."""
+
+    category: None = None
+    explanation: str | None = None
+
+
 class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
     """An answer of the Messages API. ``stop_reason`` is null only at the start of a stream."""
 
@@ -321,16 +329,37 @@ class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="me
     content: tuple[AnswerBlock, ...] = ()
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
+    stop_details: RefusalDetails | UnsetType = UNSET
     usage: MessageUsage = MessageUsage()
     container: MessageContainer | UnsetType = UNSET
     context_management: AppliedEdits | UnsetType = UNSET
     omitted_parts: tuple[OmittedPart, ...] | UnsetType = UNSET
 
 
+class OriginalTokens(Struct, frozen=True, kw_only=True):
+    """``original_input_tokens``: the number of tokens without the edits of the context, of which
+    those that the edits clear are estimated."""
+
+    original_input_tokens: int
+
+
 class InputTokens(Struct, frozen=True, kw_only=True):
-    """The answer of ``/messages/count_tokens``."""
+    """The answer of ``/messages/count_tokens``. ``context_management``: set if the request asks for
+    edits of the context."""
 
     input_tokens: int
+    context_management: OriginalTokens | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, count: int, edits: AppliedEdits | UnsetType) -> InputTokens:
+        """Return the answer for a prompt with ``count`` tokens after these edits."""
+        if edits is UNSET:
+            return cls(input_tokens=count)
+        original = count + sum(each.cleared_input_tokens for each in edits.applied_edits)
+        return cls(
+            input_tokens=count,
+            context_management=OriginalTokens(original_input_tokens=original),
+        )
 
 
 class MessageErrorDetails(Struct, frozen=True, kw_only=True):
@@ -406,6 +435,7 @@ class BlockStop(Struct, frozen=True, tag_field="type", tag="content_block_stop")
 class MessageEnd(Struct, frozen=True):
     stop_reason: StopReason
     stop_sequence: str | None = None
+    stop_details: RefusalDetails | UnsetType = UNSET
     container: MessageContainer | UnsetType = UNSET
 
 

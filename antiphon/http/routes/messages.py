@@ -69,4 +69,4 @@ class MessageRoutes:
         except RequestError as error:
             parsed.paths.translate(error)
             raise
-        return InputTokens(input_tokens=count)
+        return InputTokens.of(count, parsed.form.context_management)
