@@ -15,7 +15,7 @@ from antiphon.resources.conversations import ConversationLockHandle
 from antiphon.runs.background.event_log_writer import retry_until_available
 from antiphon.runs.background.restore import RestoredRun
 from antiphon.runs.execution.recorder import ReasoningFields, Recorder
-from antiphon.runs.execution.run import Run, RunSpec
+from antiphon.runs.execution.run import CanRestart, Run, RunSpec
 from antiphon.runs.execution.supervisor import Supervisor
 from antiphon.runs.history.chain_cache import ChainCache, chain_items
 from antiphon.runs.history.encrypted_items import TenantSealer
@@ -149,10 +149,12 @@ class RunFactory:
         restored: RestoredRun,
         *,
         api_key: str | None,
+        can_restart: CanRestart,
     ) -> Run:
         """Create the ``Run`` object that executes a background run. It continues after the stored
         events of the run. It does not store the response, because its event sink does. ``parent``:
-        the token ids of the conversation before the response; None if they are unknown."""
+        the token ids of the conversation before the response; None if they are unknown.
+        ``can_restart``: see ``RunSpec``."""
         dependencies = self._dependencies
         writer = restored.writer(
             ids=dependencies.ids, kinds=dependencies.kinds, clock=dependencies.clock
@@ -171,6 +173,7 @@ class RunFactory:
             parent_tokens=parent,
             keepalive_s=0,
             check_access=partial(dependencies.keys.check, tenant, api_key),
+            can_restart=can_restart,
         )
         return Run(writer, spec, self._background_supervisor, recorder=recorder)
 
@@ -198,6 +201,7 @@ class RunFactory:
         save: _Save | None = None,
         keepalive_s: float | None = None,
         check_access: CheckAccess | None = None,
+        can_restart: CanRestart | None = None,
     ) -> RunSpec:
         def count(response: Response, usage: Usage | None) -> None:
             if meter is not None:
@@ -218,6 +222,7 @@ class RunFactory:
             release=release,
             count=count,
             check_access=check_access,
+            can_restart=can_restart,
             reraise=policy.reraise,
         )
 

@@ -115,7 +115,7 @@ class SseParser:
 
     def _check_size(self) -> None:
         if self._is_too_long:
-            raise BackendError("The upstream's answer is too long.")
+            raise BackendError("The upstream's answer is too long.", permanent=True)
 
 
 def _payloads_of(received: bytes) -> list[bytes] | None:

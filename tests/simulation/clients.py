@@ -152,7 +152,7 @@ class Client:
         words = [f"{self.name}.{number}"]
         words += [word for word in ("roll", "tokens") if random.random() < 0.5]
         words += [word for word in ("pay", "look") if random.random() < 0.25]
-        words += [word for word in ("slow", "fails") if random.random() < 0.1]
+        words += [word for word in ("slow", "fails", "breaks") if random.random() < 0.1]
         words += [word for word in ("long",) if self.loses_access and random.random() < 0.5]
         observed: tuple[str, ...] = ()
         if self._chained and self._previous is not None:

@@ -3,7 +3,8 @@
 What the model says follows from the conversation alone, so that a whole answer is known in
 advance. It echoes the messages of the user that it sees. A message consists of a name and of words
 that direct the model: the name of a tool (``TOOLS``) makes it call this tool first, ``tokens`` lets
-it report its tokens, ``slow`` and ``long`` let it pause, ``fails`` lets it fail in the middle.
+it report its tokens, ``slow`` and ``long`` let it pause, ``fails`` lets it fail in the middle, and
+``breaks`` lets it do so every other time.
 """
 
 from __future__ import annotations
@@ -156,9 +157,11 @@ class _Reply(Reply):
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         pause_s = max((_PAUSES_S.get(word, 0.01) for word in self._directions), default=0.01)
+        fails = "breaks" in self._directions and self._random.random() < 0.5
+        fails = fails or "fails" in self._directions
         for number in range(self._start, len(self._batches)):
             await asyncio.sleep(self._random.expovariate(1 / pause_s))
-            if "fails" in self._directions and number == len(self._batches) // 2:
+            if fails and number == len(self._batches) // 2:
                 raise BackendError("The engine failed.")
             batch = self._batches[number]
             yield (SampledTokens((self._ids[number],)), *batch) if self._has_tokens else batch

@@ -484,13 +484,15 @@ class _World:
         if response is None or turn.deleted:
             return
         self.history.counts[response.status] += 1
+        if "breaks" in turn.text.split():
+            self.history.counts[f"breaks, {response.status}"] += 1
         if response.status == "cancelled" and not turn.cancelled:
             raise Violation(f"{turn.id} was cancelled by nobody")
         if not _is_unstored(turn):
             row = self._database.store.rows.get((TENANT, turn.id))
             if row is None or row.stored.response != response:
                 raise Violation(f"{turn.id}: the store has {row and row.stored.response}")
-        if response.status == "failed" and "fails" not in turn.text:
+        if response.status == "failed" and not {"fails", "breaks"} & set(turn.text.split()):
             _check_interruption(turn, is_revoked=turn.key == self._revoked)
         events = _check_log(turn.id, turn.lines)
         log = fold(events)

@@ -509,7 +509,7 @@ class _Answer:
         """Parse payloads, and push their deltas. Raises ``BackendError`` for an unreadable or too
         long answer, and ``_Cut`` at the end of an answer that is cut off."""
         if self._output_bytes > MAX_RESPONSE_BYTES:
-            raise BackendError("The upstream's answer is too long.")
+            raise BackendError("The upstream's answer is too long.", permanent=True)
         deltas = self._parser.feed(payloads)
         return self.push(deltas) if deltas else None
 

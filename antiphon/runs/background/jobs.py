@@ -33,7 +33,7 @@ from antiphon.runs.dependencies import RunDependencies
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.runs.execution.token_log import total_counts
 from antiphon.runs.preparer import PreparedRequest, Preparer
-from antiphon.runs.replies.interrupted import FinishedReply, RestartedReply
+from antiphon.runs.replies.interrupted import FinishedReply, RestartedReply, restart_obstacle
 from antiphon.runs.replies.reasoning_summary import interrupted_in_summary
 from antiphon.runs.run_factory import RunFactory
 from antiphon.runs.tool_loop.recovery import interrupted_in_tools
@@ -52,6 +52,7 @@ from antiphon.store.records import (
 from antiphon.stream.writer import ResponseWriter
 from antiphon.support.fair_threads import current_tenant
 from antiphon.tracing.base import Span
+from antiphon.wire.items import Item
 from antiphon.wire.request_options import BackgroundOptions
 from antiphon.wire.response import Response, Usage
 
@@ -219,6 +220,7 @@ class BackgroundJobs:
             parent,
             restored,
             api_key=request.api_key,
+            can_restart=partial(_can_restart, claim, request),
         )
         if await self.steerer.is_steered(job):
             run.steer()
@@ -354,3 +356,16 @@ class BackgroundJobs:
             response.id,
             for_operator=self._dependencies.policy.webhooks,
         )
+
+
+def _can_restart(
+    claim: Claim, request: StoredRequest, done: Sequence[Item], still_open: Sequence[Item]
+) -> bool:
+    """Return whether a run may be claimed again after its upstream broke off. ``done``,
+    ``still_open``: the items of its response. The number of claims is limited, because an upstream
+    may break off each time."""
+    return (
+        claim.epoch < _MAX_ATTEMPTS
+        and request.interrupted_output != "fail"
+        and restart_obstacle(done, still_open) is None
+    )

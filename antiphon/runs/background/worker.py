@@ -16,7 +16,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import StoreError
-from antiphon.runs.execution.run import ReaderGone, Run
+from antiphon.runs.execution.run import Interrupted, ReaderGone, Run
 from antiphon.store.records import Claim, ClaimQuery
 from antiphon.store.runs import RunStore
 from antiphon.support.tasks import BackgroundTasks, repeat
@@ -101,6 +101,8 @@ class BackgroundWorker:
         self._models = models
         self._resume = resume
         self._lease = lease
+        #: Seconds between two heartbeats, and before a run that was interrupted is claimed again.
+        self._pause_s = lease.lease_s / 4
         self._clock = clock
         self._on_end = on_end
         self.owner = owner
@@ -132,10 +134,9 @@ class BackgroundWorker:
             self._store.set_listener(self)
         self._wake_up.set()
         self._claiming.start(self._claim_forever())
-        pause_s = self._lease.lease_s / 4
         failure = "cannot send a heartbeat"
         self._heartbeats.start(
-            repeat(self._send_heartbeat, pause_s, failure=failure, is_first_delayed=True)
+            repeat(self._send_heartbeat, self._pause_s, failure=failure, is_first_delayed=True)
         )
 
     async def drain(self, grace_s: float) -> None:
@@ -242,5 +243,9 @@ class BackgroundWorker:
                 response = await claimed.run.drive(claimed.sink)
                 record_response(claimed.span, response)
             self._on_end(response)
+        except Interrupted as error:
+            _log.warning("a run is interrupted", response=claim.job.id, error=str(error))
+            # The next claim calls the model again, after the upstream has had time to recover.
+            await asyncio.sleep(self._pause_s)
         except ReaderGone:
             _log.info("another server has taken over a run", response=claim.job.id)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 
@@ -56,6 +56,11 @@ class ReaderGone(Exception):
     over the run."""
 
 
+class Interrupted(ReaderGone):
+    """Raised by a run whose upstream broke off its answer, if the run can begin the call of the
+    model again. Then it is claimed again, like a run whose server has died."""
+
+
 class _Steered(ReaderGone):
     """Raised inside a run to stop its reply, because a client steers the response."""
 
@@ -90,6 +95,10 @@ class EventSink:
             await rest
 
 
+#: Returns whether a response can be restarted. The arguments are its finished and its open items.
+CanRestart = Callable[[Sequence[Item], Sequence[Item]], bool]
+
+
 class RunSpec(Struct, frozen=True, kw_only=True):
     """The inputs of a run.
 
@@ -105,6 +114,8 @@ class RunSpec(Struct, frozen=True, kw_only=True):
       this many seconds. If the request is rejected during this time, the client gets an HTTP error.
     - ``keepalive_events``: whether clients of this stream accept keepalive events. If they do not,
       comments keep the connection open.
+    - ``can_restart``: returns whether a response with these finished and open items can go on with
+      a new call of the model after its upstream broke off. None if no response can.
     - ``check_access``: raises ``AccessRevoked`` if the client's API key is no longer valid. None if
       that ends nothing.
     - ``reraise``: raise unexpected exceptions (for tests).
@@ -122,6 +133,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     first_delta_wait_s: float = 0
     keepalive_events: bool = True
     check_access: CheckAccess | None = None
+    can_restart: CanRestart | None = None
     reraise: bool = False
 
 
@@ -330,8 +342,23 @@ class Run:
                 await self._spec.reply.pump(self._push)
         except _Steered:
             self._has_stopped = True
+        except BackendError as error:
+            if error.is_transient and self._can_restart():
+                raise Interrupted(error.message) from error
+            raise
         except TimeoutError:
             raise Timeout("The response took longer than this server allows.") from None
+
+    def _can_restart(self) -> bool:
+        """Return whether the run can begin the call of the model again. Before the first item, the
+        client of the upstream has retried what is worth it; with token ids, the engine has."""
+        done, still_open = self._writer.items, [item.value for item in self._writer.open_items]
+        has_begun = bool(done or still_open) and not self.recorder.token_log
+        return (
+            has_begun
+            and self._spec.can_restart is not None
+            and self._spec.can_restart(done, still_open)
+        )
 
     def _push(self, deltas: tuple[Delta, ...]) -> Awaitable[None] | None:
         """Record deltas in the response, and write the events that result. Returns an awaitable if

@@ -3,6 +3,8 @@ because its model reports no token ids, or because it was interrupted after its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from antiphon.backends.base import DeltaSink, Reply
@@ -48,11 +50,8 @@ class RestartedReply(ReplyWrapper):
     """
 
     def __init__(self, reply: Reply, point: ResumePoint) -> None:
-        if any(_is_client_call(item) for item in (*point.items, *point.open_items)):
-            raise CannotContinue("this model does not report its token ids, and called a tool")
-        unfinished = [item for item in point.items if getattr(item, "status", "") == "incomplete"]
-        if len(unfinished) >= _MAX_UNFINISHED:
-            raise CannotContinue("it was interrupted too often")
+        if obstacle := restart_obstacle(point.items, point.open_items):
+            raise CannotContinue(obstacle)
         before = replace(point, items=_before_interrupted_call(point), open_items=())
         super().__init__(reply.resume(before))
         self._closing: tuple[Delta, ...] = (Close(status="incomplete"),) * len(point.open_items)
@@ -60,6 +59,14 @@ class RestartedReply(ReplyWrapper):
     async def pump(self, sink: DeltaSink) -> None:
         await send(sink, self._closing)
         await self._reply.pump(sink)
+
+
+def restart_obstacle(done: Sequence[Item], still_open: Sequence[Item]) -> str | None:
+    """Return why a response with these items cannot be restarted, or None if it can be."""
+    if any(_is_client_call(item) for item in (*done, *still_open)):
+        return "this model does not report its token ids, and called a tool"
+    unfinished = [item for item in done if getattr(item, "status", "") == "incomplete"]
+    return "it was interrupted too often" if len(unfinished) >= _MAX_UNFINISHED else None
 
 
 def _before_interrupted_call(point: ResumePoint) -> tuple[Item, ...]:

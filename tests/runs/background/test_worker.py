@@ -361,16 +361,39 @@ async def test_run_without_token_ids_fails_where_it_must_not_start_again(
     assert "cannot be continued" in ended.error.message
 
 
-async def test_failure_of_the_upstream_is_no_interruption(store: Store) -> None:
-    """The model call starts again only after the death of a server: the error says more."""
-    async with serving(_FailsAfterWords([TEXT]), store) as service:
+async def test_run_whose_upstream_breaks_off_calls_the_model_again(store: Store) -> None:
+    async with serving(_FailsAfterWords([TEXT], failures=2), store) as service:
         queued = await enqueue(service)
         events = await followed(service, queued.id)
         ended = await service.retrieve("t", queued.id)
     check([decode_event(event) for event in events])
-    (begun,) = ended.output
-    assert isinstance(begun, Message) and TEXT.startswith(begun.content[0].text)  # type: ignore[union-attr]
-    assert (begun.status, ended.status) == ("incomplete", "failed") and ended.error is not None
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [item.status for item in ended.output] == ["incomplete", "incomplete", "completed"]  # type: ignore[union-attr]
+    assert ended.status == "completed" and _text_of(ended).endswith(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("script", "fields", "permanent", "attempts"),
+    [
+        ([TEXT], {}, False, 4),
+        ([reasoning_deltas("Hm.") * 9], {}, False, 10),
+        ([TEXT], {"interrupted_output": "fail"}, False, 1),
+        ([TEXT], {}, True, 1),
+        ([[*_CALL, *message_deltas(TEXT)]], {}, False, 1),
+    ],
+    ids=["unfinished items", "finished items", "forbidden", "permanent", "call of the client"],
+)
+async def test_run_whose_upstream_breaks_off_fails_where_it_must_not_start_again(
+    store: Store, script: Any, fields: dict[str, Any], permanent: bool, attempts: int
+) -> None:
+    backend = _FailsAfterWords(script, batches=3, failures=99, permanent=permanent)
+    async with serving(backend, store) as service:
+        queued = await enqueue(service, **fields)
+        events = await followed(service, queued.id)
+        ended = await service.retrieve("t", queued.id)
+    check([decode_event(event) for event in events])
+    assert backend.attempts == attempts
+    assert ended.status == "failed" and ended.error is not None
     assert ended.error.message.startswith("The upstream's answer broke off.")
 
 
@@ -457,18 +480,43 @@ class _UnendedReply(ReplyWrapper):
 
 
 class _FailsAfterWords(_StopsAfterWords):
-    """Begins an answer, and then fails."""
+    """Begins an answer, and then fails. ``failures``: how often, before it answers."""
+
+    def __init__(
+        self, scripts: Any, *, batches: int = 2, failures: int, permanent: bool = False
+    ) -> None:
+        super().__init__(scripts, batches=batches)
+        self._failures = failures
+        self._permanent = permanent
+        self.attempts = 0
 
     async def prepare(self, conversation: Conversation, options: Options) -> Any:
-        return _FailingReply(await ScriptedBackend.prepare(self, conversation, options), 2)
+        reply = await ScriptedBackend.prepare(self, conversation, options)
+        return _FailingReply(reply, self._batches, self)
+
+    def fail(self) -> None:
+        """Count an attempt. Raises ``BackendError`` if it fails."""
+        self.attempts += 1
+        if self.attempts <= self._failures:
+            raise BackendError("The upstream's answer broke off.", permanent=self._permanent)
 
 
-class _FailingReply(_UnendedReply):
+class _FailingReply(ReplyWrapper):
+    def __init__(self, reply: Reply, batches: int, backend: _FailsAfterWords) -> None:
+        super().__init__(reply)
+        self._batches = batches
+        self._backend = backend
+
+    def resume(self, point: ResumePoint) -> Reply:
+        return _FailingReply(self._reply.resume(point), self._batches, self._backend)
+
     async def pump(self, sink: DeltaSink) -> None:
-        async with aclosing(self.deltas()) as batches:
-            for _ in range(2):
+        async with aclosing(batches_of(self._reply)) as batches:
+            for _ in range(self._batches):
                 await send(sink, await anext(batches))
-        raise BackendError("The upstream's answer broke off.")
+            self._backend.fail()
+            async for batch in batches:
+                await send(sink, batch)
 
 
 class _StopsAfterTools(ScriptedBackend):

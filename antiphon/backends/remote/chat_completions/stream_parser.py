@@ -474,7 +474,7 @@ class ChatStreamParser:
         deltas yet. ``length``: the length of the text that arrives."""
         self._waiting_length += length
         if self._waiting_length > MAX_RESPONSE_BYTES:
-            raise BackendError("The upstream's answer is too long.")
+            raise BackendError("The upstream's answer is too long.", permanent=True)
 
     def _add_waiting(self) -> None:
         """Add the text and the reasoning that arrived between the pieces of calls."""
