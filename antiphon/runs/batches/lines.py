@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -55,24 +55,47 @@ class LineReply(Struct, frozen=True):
         return 200 <= self.status < 300
 
 
-async def split_lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[tuple[int, bytes], None]:
-    """Yield the lines of a file that are not blank, with their numbers from 1. Only one line is
-    kept in memory. Raises ``RequestError`` for a line that is too long."""
-    number, rest, size = 0, [b""], 0
+class LinePlace(NamedTuple):
+    """Where a line is in a file: its number from 1, the position of its first byte, and its number
+    of bytes without the line end."""
+
+    number: int
+    start: int
+    size: int
+
+
+async def find_lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[LinePlace, None]:
+    """Yield the places of the lines of a file that are not blank. No line is kept in memory. Raises
+    ``RequestError`` for a line that is too long."""
+    number = start = size = position = 0
+    is_blank = True
     async for chunk in chunks:
-        start = 0
-        while (end := chunk.find(b"\n", start)) >= 0:
-            number += 1
-            line = b"".join((*rest, chunk[start:end]))
-            rest, size, start = [], 0, end + 1
-            if line.strip():
-                yield number, line
-        rest.append(chunk[start:])
-        size += len(chunk) - start
+        pieces = chunk.split(b"\n")
+        for piece in pieces[:-1]:
+            if not is_blank or piece.strip():
+                yield LinePlace(number + 1, start, size + len(piece))
+            number, position = number + 1, position + len(piece) + 1
+            start, size, is_blank = position, 0, True
+        position, size = position + len(pieces[-1]), size + len(pieces[-1])
+        is_blank = is_blank and not pieces[-1].strip()
         if size > MAX_LINE_BYTES:
             raise RequestError(f"Line {number + 1} is longer than {MAX_LINE_BYTES} bytes.")
-    if (line := b"".join(rest)).strip():
-        yield number + 1, line
+    if not is_blank:
+        yield LinePlace(number + 1, start, size)
+
+
+async def split_lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a file that are not empty. Only one line is kept in memory."""
+    rest: list[bytes] = []
+    async for chunk in chunks:
+        *lines, last = chunk.split(b"\n")
+        for end in lines:
+            if line := b"".join((*rest, end)):
+                yield line
+            rest = []
+        rest.append(last)
+    if line := b"".join(rest):
+        yield line
 
 
 _decode = msgspec.json.Decoder(BatchLine).decode

@@ -10,9 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+)
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from hashlib import sha256
+from itertools import count
 from tempfile import SpooledTemporaryFile
 from typing import Any, Literal, TypeVar
 
@@ -33,7 +42,15 @@ from antiphon.wire.resources.batches import Batch, BatchFault, BatchFaults
 
 from .idle_gate import IdleGate
 from .line_runs import LineRuns
-from .lines import BatchLine, LineReply, failed_result, read_line, result_of, split_lines
+from .lines import (
+    BatchLine,
+    LinePlace,
+    LineReply,
+    failed_result,
+    find_lines,
+    read_line,
+    result_of,
+)
 from .results import BatchResults, LeaseLost
 
 _log = structlog.get_logger(__name__)
@@ -52,7 +69,9 @@ _MAX_BEGUN = 256
 _BATCHES_PER_TENANT = 2
 #: The input of a batch is a temporary file while its lines are read. If it has at most this many
 #: bytes, it is in memory. Bytes that are read from it at a time.
-_MAX_SPOOLED, _PIECE_BYTES = 2**20, 2**16
+_MAX_SPOOLED, _PIECE_BYTES = 2**16, 2**16
+#: Bytes of the lines that are in memory, of all batches and of one tenant. A longer line is alone.
+_MAX_BYTES, _MAX_TENANT_BYTES = 2**27, 2**25
 #: Seconds between two attempts to claim batches.
 _PAUSE_S = 0.05
 #: Seconds before a batch that could not be executed is claimed again.
@@ -120,6 +139,7 @@ class BatchWorker:
         #: Input and result files that this process transfers between the store and the disk. In
         #: the store, a content is one value, so one of them is in memory at a time.
         self._transfers = FairLimiter(1)
+        self._line_bytes = FairLimiter(_MAX_BYTES, max_per_tenant=_MAX_TENANT_BYTES)
         self._clock = clock
         self._tasks = BackgroundTasks("batches")
         self._wake_up = asyncio.Event()
@@ -283,22 +303,23 @@ class BatchWorker:
         """Check all lines before the first one is executed."""
         batch = record.batch
         faults: list[BatchFault] = []
-        seen: set[str] = set()
+        seen: set[bytes] = set()
         total, model = 0, None
-        async for number, raw in self._lines(tenant, batch):
-            total += 1
-            line = read_line(raw)
-            if isinstance(line, BatchFault):
-                faults.append(replace(line, line=number))
-            elif fault := _fault_of(line, batch.endpoint, seen):
-                faults.append(replace(fault, line=number))
-            elif model is None:
-                model = _model_of(line)
-            if total > _MAX_LINES:
-                message = f"A batch has at most {_MAX_LINES} lines."
-                faults.append(BatchFault(code="too_many_tasks", message=message))
-            if len(faults) >= _MAX_FAULTS or total > _MAX_LINES:
-                break
+        async with self._input(tenant, batch) as input:
+            async for place in input.lines():
+                total += 1
+                async with self._line(tenant, input, place) as line:
+                    if isinstance(line, BatchFault):
+                        faults.append(replace(line, line=place.number))
+                    elif fault := _fault_of(line, batch.endpoint, seen):
+                        faults.append(replace(fault, line=place.number))
+                    elif model is None:
+                        model = _model_of(line)
+                if total > _MAX_LINES:
+                    message = f"A batch has at most {_MAX_LINES} lines."
+                    faults.append(BatchFault(code="too_many_tasks", message=message))
+                if len(faults) >= _MAX_FAULTS or total > _MAX_LINES:
+                    break
         if not total:
             faults.append(BatchFault(code="empty_file", message="The input file has no lines."))
         if faults:
@@ -315,15 +336,25 @@ class BatchWorker:
             ),
         )
 
-    async def _lines(self, tenant: str, batch: Batch) -> AsyncGenerator[tuple[int, bytes], None]:
+    @asynccontextmanager
+    async def _input(self, tenant: str, batch: Batch) -> AsyncIterator[_Spool]:
+        """Yield the input of a batch, as a temporary file."""
         with _Spool() as spool:
             async with self._transfers.slot(tenant):
                 file = await self._files.open(tenant, batch.input_file_id)
                 await spool.fill(file.read())
-            async for number, line in split_lines(spool.pieces()):
-                if number % _LINES_PER_TURN == 0:
-                    await asyncio.sleep(0)
-                yield number, line
+            yield spool
+
+    @asynccontextmanager
+    async def _line(
+        self, tenant: str, input: _Spool, place: LinePlace
+    ) -> AsyncIterator[BatchLine | BatchFault]:
+        """Yield a line as soon as there is memory for it. It counts until the block ends."""
+        await self._line_bytes.acquire(tenant, amount=place.size)
+        try:
+            yield read_line(await input.read(place))
+        finally:
+            self._line_bytes.release(tenant, place.size)
 
     async def _execute_lines(self, tenant: str, record: BatchRecord) -> None:
         """Execute the lines that have no result yet, and write the result files."""
@@ -339,42 +370,48 @@ class BatchWorker:
             on_stored=lambda number: self._runs.forget(tenant, _line_id(batch.id, number)),
             transfers=self._transfers,
         )
+        async with self._input(tenant, batch) as input:
+            ended = await self._execute_open_lines(tenant, batch, client, input, results)
+            if ended != "in_progress":
+                await self._end_open_lines(tenant, batch.id, input, results, ended)
+        await results.finish(_END_STATES[ended], int(self._clock()))
+
+    async def _execute_open_lines(
+        self, tenant: str, batch: Batch, client: Client, input: _Spool, results: BatchResults
+    ) -> _State:
+        """Execute the lines that have no result, as long as the batch executes lines. Return its
+        state."""
         tasks = _LineTasks()
         state = _StateCheck(lambda: self._state(tenant, batch, client))
         try:
-            async for number, line in self._open_lines(tenant, batch, results):
+            async for place in _open_lines(input, results):
                 while len(tasks) >= self._lines_at_a_time and await state.is_running():
                     await tasks.next_end()
                 if not await state.is_running():
                     break
-                work = self._execute_line(tenant, batch.id, client, number, line, results)
-                tasks.start(work)
+                tasks.start(self._execute_line(tenant, batch.id, client, input, place, results))
             while len(tasks) and await state.is_running():
                 await tasks.next_end()
             tasks.check()
         finally:
             await tasks.close()
-        if (ended := state.value) != "in_progress":
-            code, message = _NOT_RUN[ended]
-            may_run = _MAX_BEGUN  # lines begin in order, so only the first ones can have begun
-            async for number, line in self._open_lines(tenant, batch, results):
-                id = _line_id(batch.id, number)
-                if may_run:
-                    may_run -= 1
-                    await self._runs.abandon(tenant, id)
-                result = failed_result(id, line.custom_id, code, message)
-                await results.add(number, result, succeeded=False)
-        await results.finish(_END_STATES[ended], int(self._clock()))
+        return state.value
 
-    async def _open_lines(
-        self, tenant: str, batch: Batch, results: BatchResults
-    ) -> AsyncGenerator[tuple[int, BatchLine], None]:
-        """Yield the lines that have no result, with their numbers."""
-        async for number, raw in self._lines(tenant, batch):
-            if not results.has(number):
-                line = read_line(raw)
+    async def _end_open_lines(
+        self, tenant: str, batch_id: str, input: _Spool, results: BatchResults, ended: _State
+    ) -> None:
+        """Give the lines that have no result the result that they were not executed."""
+        code, message = _NOT_RUN[ended]
+        may_run = _MAX_BEGUN  # lines begin in order, so only the first ones can have begun
+        async for place in _open_lines(input, results):
+            id = _line_id(batch_id, place.number)
+            if may_run:
+                may_run -= 1
+                await self._runs.abandon(tenant, id)
+            async with self._line(tenant, input, place) as line:
                 assert isinstance(line, BatchLine)
-                yield number, line
+                result = failed_result(id, line.custom_id, code, message)
+            await results.add(place.number, result, succeeded=False)
 
     async def _state(self, tenant: str, batch: Batch, client: Client) -> _State:
         """Return whether a batch still executes lines."""
@@ -396,14 +433,22 @@ class BatchWorker:
         tenant: str,
         batch_id: str,
         client: Client,
-        number: int,
-        line: BatchLine,
+        input: _Spool,
+        place: LinePlace,
         results: BatchResults,
     ) -> None:
-        line_id = _line_id(batch_id, number)
+        async with self._line(tenant, input, place) as line:
+            assert isinstance(line, BatchLine)
+            line_id = _line_id(batch_id, place.number)
+            reply = await self._reply(tenant, client, line_id, line)
+            result = result_of(line_id, line.custom_id, reply)
+            await results.add(place.number, result, succeeded=reply.succeeded, answer=reply.body)
+
+    async def _reply(self, tenant: str, client: Client, line_id: str, line: BatchLine) -> LineReply:
+        """Execute a line, again if the server is too busy. Return the answer."""
         execute = self._execute
         assert execute is not None
-        for attempt in range(1, _MAX_TRIES + 1):
+        for attempt in count(1):
             request = LineRequest(
                 tenant=tenant,
                 client=client,
@@ -416,8 +461,7 @@ class BatchWorker:
                 break
             await self._runs.forget(tenant, request.key)
             await asyncio.sleep(2.0**attempt)
-        result = result_of(line_id, line.custom_id, reply)
-        await results.add(number, result, succeeded=reply.succeeded, answer=reply.body)
+        return reply
 
 
 class _Spool:
@@ -426,6 +470,8 @@ class _Spool:
 
     def __init__(self) -> None:
         self._file = SpooledTemporaryFile[bytes](max_size=_MAX_SPOOLED)
+        #: Held from a seek to the read.
+        self._moving = asyncio.Lock()
 
     def __enter__(self) -> _Spool:
         return self
@@ -438,12 +484,28 @@ class _Spool:
         """Write the whole content."""
         async for chunk in chunks:
             await self._call(self._file.write, chunk)
-        await self._call(self._file.seek, 0)
 
-    async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the content."""
-        while piece := await self._call(self._file.read, _PIECE_BYTES):
+    async def read(self, place: LinePlace) -> bytes:
+        """Return a line."""
+        return await self._read(place.start, place.size)
+
+    async def lines(self) -> AsyncGenerator[LinePlace, None]:
+        """Yield the places of the lines that are not blank."""
+        async for place in find_lines(self._pieces()):
+            if place.number % _LINES_PER_TURN == 0:
+                await asyncio.sleep(0)
+            yield place
+
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+        position = 0
+        while piece := await self._read(position, _PIECE_BYTES):
             yield piece
+            position += len(piece)
+
+    async def _read(self, position: int, size: int) -> bytes:
+        async with self._moving:
+            await self._call(self._file.seek, position)
+            return await self._call(self._file.read, size)
 
     async def _call(self, method: Callable[[Any], _T], argument: object) -> _T:
         try:
@@ -504,6 +566,13 @@ class _StateCheck:
         return self.value == "in_progress"
 
 
+async def _open_lines(input: _Spool, results: BatchResults) -> AsyncGenerator[LinePlace, None]:
+    """Yield the places of the lines that have no result."""
+    async for place in input.lines():
+        if not results.has(place.number):
+            yield place
+
+
 _END_STATES = {"in_progress": "completed", "cancelling": "cancelled", "expired": "expired"}
 
 
@@ -515,15 +584,17 @@ def _line_id(batch_id: str, number: int) -> str:
     return f"batch_req_{batch_id.rpartition('_')[2]}_{number}"
 
 
-def _fault_of(line: BatchLine, endpoint: str, seen: set[str]) -> BatchFault | None:
-    """Return what is wrong with a line, or None. ``seen``: the ids of the earlier lines."""
+def _fault_of(line: BatchLine, endpoint: str, seen: set[bytes]) -> BatchFault | None:
+    """Return what is wrong with a line, or None. ``seen``: the digests of the ids of the earlier
+    lines. An id may be long, and is not kept."""
     if fault := line.fault(endpoint):
         code, message, param = fault
         return BatchFault(code=code, message=message, param=param)
-    if line.custom_id in seen:
+    digest = sha256(line.custom_id.encode("utf-8", "surrogatepass")).digest()
+    if digest in seen:
         message = f"The custom_id '{line.custom_id[:100]}' is used more than once."
         return BatchFault(code="duplicate_custom_id", message=message, param="custom_id")
-    seen.add(line.custom_id)
+    seen.add(digest)
     return None
 
 

@@ -20,7 +20,7 @@ from antiphon.resources.file_storage.contents import StoredFile
 from antiphon.resources.file_storage.files import Files
 from antiphon.runs.background.event_log_reader import EventLogReader
 from antiphon.runs.batches.line_runs import LineRuns
-from antiphon.runs.batches.lines import LineReply, split_lines
+from antiphon.runs.batches.lines import LineReply, find_lines, split_lines
 from antiphon.runs.batches.worker import BatchWorker, LineRequest
 from antiphon.store.batches import BatchRecord, BatchStore
 from antiphon.store.files import FileQuery
@@ -37,8 +37,39 @@ async def chunks(*pieces: bytes) -> AsyncGenerator[bytes, None]:
 
 
 async def test_lines_may_be_split_anywhere() -> None:
-    found = [each async for each in split_lines(chunks(b"a", b"b\n\n \nc", b"\nd"))]
-    assert found == [(1, b"ab"), (4, b"c"), (5, b"d")]
+    content = b"ab\n\n \nc\nd"
+    for cut in range(len(content)):
+        pieces = content[:cut], content[cut:]
+        assert [each async for each in split_lines(chunks(*pieces))] == [b"ab", b" ", b"c", b"d"]
+        places = [each async for each in find_lines(chunks(*pieces))]
+        found = [(number, content[start : start + size]) for number, start, size in places]
+        assert found == [(1, b"ab"), (4, b"c"), (5, b"d")]
+
+
+async def test_lines_of_all_batches_share_a_limited_memory(monkeypatch: Any) -> None:
+    """However many tenants have batches, and however long their lines wait to be repeated."""
+    monkeypatch.setattr("antiphon.runs.batches.worker._MAX_BYTES", 3 * len(LINE))
+    batches, worker = _idle_worker()
+    waiting: list[str] = []
+
+    async def execute(request: LineRequest) -> LineReply:
+        waiting.append(request.tenant)
+        return LineReply(429, "req_1", b"{}")
+
+    request = CreateBatch(input_file_id="", endpoint="/v1/responses", completion_window="24h")
+    content = b"".join(LINE % number for number in range(6))
+    for each in range(8):
+        await batches.create_from_lines(f"t{each}", request, content, ANYONE, prefix="batch")
+    with capture_logs():
+        worker.serve(execute, lambda: 0)
+        worker.start()
+        async with asyncio.timeout(WAIT_S):
+            while len(waiting) < 3:
+                await asyncio.sleep(0.01)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        await worker.drain()
+    assert len(waiting) == len(set(waiting)) == 3
 
 
 async def test_batch_continues_after_the_store_failed(monkeypatch: Any) -> None:

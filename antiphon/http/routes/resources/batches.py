@@ -175,7 +175,7 @@ class MessageBatchRoutes:
 
         async def lines() -> AsyncGenerator[bytes, None]:
             for file in opened:
-                async for _, line in split_lines(file.read()):
+                async for line in split_lines(file.read()):
                     yield message_result(line) + b"\n"
 
         return StreamingResponse(lines(), media_type="application/x-jsonl")
