@@ -107,6 +107,11 @@ class SetupError(AntiphonError):
     """A problem that the operator must solve. The message is the whole explanation, in one line."""
 
 
+class LoadInterrupted(SetupError):
+    """The process of an engine ended while it loaded the model, for example because the system
+    needed its memory."""
+
+
 class RequestError(AntiphonError):
     """A request is rejected, and no run starts. ``param``: path of the field that caused the error,
     such as ``input[1].role``."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -33,3 +36,13 @@ def socket_path(pid: int) -> Path:
     rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()[1:]]
     (found,) = {row[7] for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in mine}
     return Path(found)
+
+
+async def kill_next(others: set[int], *, count: int) -> None:
+    """Kill children that are not in ``others``, each as soon as it exists."""
+    killed: set[int] = set()
+    while len(killed) < count:
+        for pid in child_processes() - others - killed:
+            killed.add(pid)
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(0)

@@ -32,7 +32,14 @@ from antiphon.engines.common.request_checks import (
 )
 from antiphon.engines.gguf.model_card import gguf_card
 from antiphon.engines.gguf.reader import read_gguf
-from antiphon.errors import BackendError, EngineLost, InvalidRequest, SetupError, UnreadableImage
+from antiphon.errors import (
+    BackendError,
+    EngineLost,
+    InvalidRequest,
+    LoadInterrupted,
+    SetupError,
+    UnreadableImage,
+)
 from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt
 from antiphon.support.tasks import BackgroundTasks, running
@@ -314,7 +321,8 @@ class LlamaEngine:
                 self._slots.expect_release(slot, _computed(marks, prompt, stream))
 
     async def _start_process(self) -> None:
-        """Start llama.cpp if its process has ended. Raises ``BackendError`` if it cannot start."""
+        """Start llama.cpp if its process has ended. Raises ``BackendError`` if it cannot start, and
+        ``EngineLost`` if the new process ends before the model is loaded."""
         if self._closed:
             raise BackendError("The engine is closed.")
         if self._process.pid is not None:
@@ -323,6 +331,8 @@ class LlamaEngine:
             await self._process.start()
             if self._detokenizer is not None:
                 self._detokenizer = await _create_detokenizer(self._process, self.tokenizer)
+        except LoadInterrupted:
+            raise EngineLost from None
         except SetupError as error:
             raise BackendError(f"The engine cannot start: {error}") from None
         self._slots.forget()

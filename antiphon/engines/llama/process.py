@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from antiphon.errors import BackendError, SetupError
+from antiphon.errors import BackendError, LoadInterrupted, SetupError
 from antiphon.support.tasks import BackgroundTasks
 
 from .client import LlamaClient
@@ -95,14 +95,17 @@ class LlamaProcess:
 
     async def _load(self, process: asyncio.subprocess.Process, setup: ServerSetup) -> str:
         """Send the setup to the process, and wait until it has loaded the model. Returns the
-        problem; empty if there is none."""
+        problem; empty if there is none. Raises ``LoadInterrupted``."""
         assert process.stdin is not None and process.stdout is not None
         with contextlib.suppress(ConnectionError):  # the process has ended; see below
             process.stdin.write(encode_setup(setup) + b"\n")
             await process.stdin.drain()
         line = await process.stdout.readline()
         if not line:
-            return f"its process ended with code {await process.wait()}"
+            code = await process.wait()
+            raise LoadInterrupted(
+                f"llama.cpp cannot load {self._files()}: its process ended with code {code}."
+            )
         start = _decode(line)
         self.threads = start.threads
         return start.problem

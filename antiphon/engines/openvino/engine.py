@@ -27,7 +27,7 @@ from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.engines.xgrammar.ebnf import EbnfConverter
-from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.errors import BackendError, EngineLost, InvalidRequest, LoadInterrupted, SetupError
 from antiphon.inference.tokens import Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
@@ -185,6 +185,8 @@ class OpenvinoEngine:
         async with self._capacity.slot(sampling.tenant):
             try:
                 await self._worker.start()
+            except LoadInterrupted:
+                raise EngineLost from None
             except SetupError as error:
                 raise BackendError(str(error)) from None
             listener = _ChunkBuilder(StopConditions(self.tokenizer, sampling, context_left))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from antiphon.errors import BackendError, EngineLost, SetupError
+from antiphon.errors import BackendError, EngineLost, LoadInterrupted, SetupError
 from antiphon.support.tasks import BackgroundTasks
 
 from .protocol import (
@@ -89,7 +89,10 @@ class WorkerProcess:
         except TimeoutError:
             return f"it was not ready within {_LOAD_TIMEOUT_S:g} seconds"
         except EOFError:
-            return f"its process ended with code {await process.wait()}"
+            code = await process.wait()
+            raise LoadInterrupted(
+                f"OpenVINO cannot load {self._setup.model}: its process ended with code {code}"
+            ) from None
         ready = messages[0]
         return (
             ready.problem

@@ -7,12 +7,14 @@ import contextlib
 import gc
 import os
 import signal
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antiphon.engines.base import LoadOptions, Sampling
+from antiphon.engines.common.restarted_engine import RestartedEngine
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.llama import engine as llama_engine
 from antiphon.engines.llama.client import LlamaClient
@@ -21,7 +23,7 @@ from antiphon.engines.llama.stream import LlamaStream
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.inference.tokens import Chunk, Constraint, Prompt
 from antiphon.testing.engine_check import TIMEOUT_S, collect
-from tests.child_processes import LINUX, child_processes, socket_path
+from tests.child_processes import LINUX, child_processes, kill_next, socket_path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
@@ -271,6 +273,28 @@ async def test_process_that_died_is_started_again(smollm2_path: Path) -> None:
         assert (len(outcome.ids), outcome.cached_tokens) == (4, 0)
     finally:
         await engine.close()
+
+
+@LINUX
+async def test_process_that_dies_again_while_it_loads_is_started_once_more(
+    smollm2_path: Path,
+) -> None:
+    others = child_processes()
+    inner = await load(smollm2_path, LoadOptions(threads=1, context_size=512, parallel=2))
+    engine = RestartedEngine(inner)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            chunks = engine.generate(prompt(inner, "Count: 1 2"), greedy(40, ignore_eos=True))
+            ids = list((await anext(chunks)).ids)
+            rest = asyncio.ensure_future(_ids(chunks))
+            await kill_next(others, count=2)  # the second one has not loaded the model yet
+            assert len(ids + await rest) == 40
+    finally:
+        await engine.close()
+
+
+async def _ids(chunks: AsyncGenerator[Chunk, None]) -> list[int]:
+    return [id async for chunk in chunks for id in chunk.ids]
 
 
 async def test_loading_holds_up_no_other_task(smollm2_path: Path) -> None:

@@ -14,11 +14,12 @@ import pytest
 import pytest_asyncio
 
 from antiphon.engines.base import LoadOptions, Sampling
+from antiphon.engines.common.restarted_engine import RestartedEngine
 from antiphon.engines.openvino.engine import OpenvinoEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.inference.tokens import Constraint
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
-from tests.child_processes import LINUX, child_processes
+from tests.child_processes import LINUX, child_processes, kill_next
 from tests.tiny_models.tiny_tools import FOLDER, GGUF, calls_a_tool_and_answers, prompt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
@@ -171,6 +172,24 @@ async def test_worker_death_fails_running_requests_only() -> None:
         assert {len(one.ids) for one in together} == {4}
         (new_pid,) = child_processes() - others
         assert new_pid != pid
+    finally:
+        await engine.close()
+
+
+@LINUX
+async def test_worker_that_dies_again_while_it_loads_is_started_once_more() -> None:
+    others = child_processes()
+    inner = await load(GGUF, LoadOptions(threads=1, context_size=1024))
+    engine = RestartedEngine(inner)
+    try:
+        async with asyncio.timeout(60):
+            chunks = engine.generate(prompt(inner, "Once upon a time"), greedy(40))
+            ids = list((await anext(chunks)).ids)
+            killing = asyncio.ensure_future(kill_next(others, count=2))
+            async for chunk in chunks:
+                ids += chunk.ids
+            await killing
+        assert len(ids) == 40
     finally:
         await engine.close()
 
