@@ -51,6 +51,7 @@ __all__ = [
     "GrammarError",
     "InternalError",
     "InvalidRequest",
+    "LoadInterrupted",
     "NotFound",
     "Overloaded",
     "PeerLost",

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
-from antiphon.errors import SetupError, StoreError, first_line
+from antiphon.errors import DISK_ERROR, DISK_FULL, SetupError, StoreError, first_line
 from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.postgres.connections import DriverConnection, DriverPool
 from antiphon.store.sql.executor import index_key
@@ -45,6 +45,8 @@ _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
 _PING_S = 10.0
 #: Rows with at least this many bytes are decoded in a thread.
 _THREAD_BYTES = 1 << 18
+#: SQLSTATE → why the machine of the database cannot write.
+_OBSTACLES: Mapping[str | None, str] = {"53100": DISK_FULL, "58030": DISK_ERROR}
 _CREATE_MIGRATIONS = """
 CREATE SCHEMA IF NOT EXISTS antiphon;
 CREATE TABLE IF NOT EXISTS antiphon.migrations (name TEXT PRIMARY KEY)
@@ -348,7 +350,9 @@ class _Operations:
         if self.is_closed and not self._active_count:
             self._all_ended.set()
         if isinstance(error, self._errors):
-            raise StoreError("The store does not answer.") from error
+            obstacle = _OBSTACLES.get(getattr(error, "sqlstate", None))
+            problem = f"could not be written: {obstacle}" if obstacle else "does not answer"
+            raise StoreError(f"The store {problem}.") from error
 
     async def wait_until_ended(self) -> None:
         """Wait until all operations have ended. The caller must have set ``is_closed``, so no

@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from antiphon.errors import RunError, SetupError
+from antiphon.errors import Overloaded, RunError, SetupError, StoreError
 from antiphon.runs.background.event_log_writer import retry_until_available
 from antiphon.store import open_store
 from antiphon.store.files import FileLimits
@@ -24,6 +24,7 @@ from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import Append, ClaimQuery, Reservation, RunEnd
 from antiphon.store.sql.executor import index_key
 from antiphon.store.sql.queries import migrations, queries
+from antiphon.store.upkeep.health import StoreHealth
 from antiphon.testing.store_checks.files import make_file
 from antiphon.testing.store_checks.responses import make_response
 from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
@@ -291,6 +292,40 @@ async def test_killed_process_loses_no_announced_event(database: Postgres) -> No
         )
         assert remaining == list(range(len(remaining))) and remaining[-1] >= announced
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [("53100", "the disk is full"), ("58030", "the disk reports an error"), ("57014", "")],
+)
+async def test_disk_of_the_database_is_named(state: str, cause: str) -> None:
+    with postgres() as server:
+        url = await server.create_database()
+        store = await open_store(url)
+        async with connected(url) as connection:
+            await connection.execute(_FAILING_WRITES.format(state))
+        for work in (store.save("t", make_response("a")), store.runs.release("owner")):
+            expected = f"could not be written: {cause}." if cause else "does not answer."
+            with pytest.raises(StoreError, match=expected):
+                await work
+        health = StoreHealth(store)
+        with pytest.raises(Overloaded, match=f"at the moment: {cause}." if cause else "moment."):
+            await health.require()
+        assert health.cause == cause
+        await store.close()
+
+
+#: Lets all writes fail as the server does it.
+_FAILING_WRITES = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE EXCEPTION 'could not extend file "base/1/2"' USING ERRCODE = '{}'; END $$;
+DO $$ DECLARE name TEXT; BEGIN
+    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'antiphon' LOOP
+        EXECUTE format('CREATE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON antiphon.%I
+            FOR EACH STATEMENT EXECUTE FUNCTION refuse()', name);
+    END LOOP;
+END $$
+"""
 
 
 async def test_pool_recovers_from_a_killed_server() -> None:
