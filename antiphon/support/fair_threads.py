@@ -86,15 +86,25 @@ class _Task:
 
     The traceback of an error refers to the frames of the thread, and through them to this object.
     So the object drops the future and the call when it runs: else the error, with all arguments,
-    such as a large body, would stay until the next garbage collection.
+    such as a large body, would stay until the next garbage collection. It also drops them if the
+    future is cancelled: the work may wait for its turn long after the memory that its request has
+    held is given to others.
     """
 
     def __init__(self, done: Future[Any], call: Callable[[], Any]) -> None:
         self._parts = [(done, call)]
+        done.add_done_callback(self._drop_cancelled)
+
+    def _drop_cancelled(self, done: Future[Any]) -> None:
+        if done.cancelled():
+            self._parts.clear()
 
     def run(self) -> None:
         """Complete the future with the result of the call, unless it was cancelled before."""
-        done, call = self._parts.pop()
+        try:
+            done, call = self._parts.pop()
+        except IndexError:
+            return
         if not done.set_running_or_notify_cancel():
             return
         try:

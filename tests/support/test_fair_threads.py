@@ -52,6 +52,27 @@ async def test_nothing_of_a_call_waits_for_the_garbage_collection(fails: bool) -
         gc.enable()
 
 
+async def test_cancelled_call_that_waits_for_its_turn_keeps_no_argument() -> None:
+    """A client may hang up and send the next large body, again and again."""
+    opened = threading.Event()
+    with FairThreads(1, "test") as pool:
+        asyncio.get_running_loop().set_default_executor(pool)
+        running = asyncio.ensure_future(asyncio.to_thread(opened.wait, WAIT_S))
+        await asyncio.sleep(0)
+        argument = Argument()
+        known = weakref.ref(argument)
+        waiting = asyncio.ensure_future(asyncio.to_thread(id, argument))
+        del argument
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+        del waiting
+        gc.collect()
+        assert known() is None
+        opened.set()
+        await running
+
+
 def test_tenants_take_turns_and_leave_threads_to_others() -> None:
     opened, done = threading.Event(), list[str]()
 

@@ -21,6 +21,9 @@ from .errors import json_type_name
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 #: Strings, brackets and commas of JSON.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{},]', re.DOTALL)
+#: A part of a string of JSON, without its quotes. So many bytes are matched at a time.
+_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_PIECE_BYTES = 2**20
 #: Length of a path in an error.
 _MAX_PATH = 256
 #: The types of values that contain other values, in JSON that is parsed.
@@ -33,18 +36,21 @@ class BodyLimits(Struct, frozen=True, kw_only=True):
     ``items``: maximum number of items in one array. ``parts``: maximum number of parts in one item.
     ``tools``: maximum number of tools in one list. ``nesting``: maximum depth of arrays and
     objects, including the body itself. ``containers``: maximum number of arrays and objects in the
-    body. ``members``: maximum number of members of all objects together.
+    body. ``members``: maximum number of members of all objects together. ``values``: maximum number
+    of the values in all arrays and objects together.
 
-    ``containers`` and ``members`` stop bodies that are slow to parse. They are checked before
-    parsing, by counting brackets and colons. Brackets and colons inside strings count too.
+    The last three stop bodies that are slow to parse: the parser holds the GIL, so all clients wait
+    for it. They are checked before parsing, by counting brackets, colons and commas. Brackets and
+    colons inside strings count too, commas do not, because texts have many.
     """
 
     items: int = 10_000
     parts: int = 2_000
     tools: int = 1_024
     nesting: int = 64
-    containers: int = 500_000
-    members: int = 1_000_000
+    containers: int = 250_000
+    members: int = 500_000
+    values: int = 1_000_000
 
 
 DEFAULT_LIMITS = BodyLimits()
@@ -65,11 +71,7 @@ def parse_json_object(body: bytes, limits: BodyLimits, *, nulls: bool = False) -
     Null fields at the top level mean "not given" and are dropped. If ``nulls`` is true, they are
     kept.
     """
-    size = len(body)  # counting takes a while, and a short body cannot have too many
-    if size > limits.containers and body.count(b"[") + body.count(b"{") > limits.containers:
-        raise _too_many(limits.containers, "arrays and objects")
-    if size > limits.members and body.count(b":") > limits.members:
-        raise _too_many(limits.members, "members of objects")
+    _check_counts(body, limits)
     try:
         raw = msgspec.json.decode(body)
     except RecursionError:
@@ -89,6 +91,38 @@ def parse_json_object(body: bytes, limits: BodyLimits, *, nulls: bool = False) -
     if nulls or None not in raw.values():
         return raw
     return {name: value for name, value in raw.items() if value is not None}
+
+
+def _check_counts(body: bytes, limits: BodyLimits) -> None:
+    """Raise ``InvalidRequest`` for a body that is slow to parse."""
+    size = len(body)  # counting takes a while, and a short body cannot have too many
+    if size > limits.containers and body.count(b"[") + body.count(b"{") > limits.containers:
+        raise _too_many(limits.containers, "arrays and objects")
+    if size > limits.members and body.count(b":") > limits.members:
+        raise _too_many(limits.members, "members of objects")
+    has_commas = size > limits.values and body.count(b",") > limits.values
+    if has_commas and _has_more_commas(body, limits.values):
+        raise _too_many(limits.values, "values")
+
+
+def _has_more_commas(body: bytes, limit: int) -> bool:
+    """Return whether JSON has more than ``limit`` commas outside its strings. This is a loop, and
+    not one regular expression, which would hold the GIL for the whole body."""
+    count = position = 0
+    while (start := body.find(b'"', position)) >= 0 and count <= limit:
+        count += body.count(b",", position, start)
+        position = _end_of_string(body, start)
+    return count + body.count(b",", position) > limit
+
+
+def _end_of_string(body: bytes, start: int) -> int:
+    """Return the position after the string that begins at ``start``."""
+    position = start + 1
+    while (
+        piece := _TEXT.match(body, position, position + _PIECE_BYTES)
+    ) and piece.end() > position:
+        position = piece.end()
+    return position + 1
 
 
 def _decode_with_surrogates(body: bytes, limits: BodyLimits) -> Any:

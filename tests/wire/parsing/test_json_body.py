@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
+from antiphon.wire.parsing.json_body import parse_json_object
 from antiphon.wire.parsing.requests import BodyLimits, parse_create_response
 
 
@@ -165,6 +166,28 @@ def test_number_of_entries_is_limited(
         "but got an array with length 3 instead."
     )
     parse_create_response(json.dumps({"input": "hi", **fields}).encode())
+
+
+@pytest.mark.parametrize("element", ["1", '"a"', '"\\\\"', '"\\""', "null"])
+def test_number_of_values_is_limited(element: str) -> None:
+    """Values are counted outside strings, however the commas in strings are escaped."""
+    limits = BodyLimits(values=5)
+    text = json.dumps('a,b,c,"d,e,f",\\,,,\\"g,h,,')
+    values = ",".join([element] * 3)
+    body = f'{{"model": "m", "input": {text}, "x": [{values}]}}'.encode()
+    assert parse_json_object(body, limits)["model"] == "m"
+    with pytest.raises(InvalidRequest, match="more than 5 values"):
+        parse_json_object(body.replace(b"]", b", 7, 8, 9]"), limits)
+
+
+def test_string_of_many_pieces_ends_where_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.wire.parsing.json_body._PIECE_BYTES", 3)
+    limits = BodyLimits(values=2)
+    for text in ("a" * 20, '"' * 20, "\\" * 21, 'a"' * 9 + "\\"):
+        body = json.dumps({"a": text + ",,,,", "b": [1, 2]}).encode()
+        assert parse_json_object(body, limits)["b"] == [1, 2]
+        with pytest.raises(InvalidRequest, match="more than 2 values"):
+            parse_json_object(body.replace(b"1", b"1, 3"), limits)
 
 
 def test_number_of_members_is_limited() -> None:
