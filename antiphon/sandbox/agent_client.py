@@ -40,6 +40,8 @@ from .shared_folder import SharedFolder
 _T = TypeVar("_T")
 
 _MAX_STDERR = 4000
+#: Answers of more bytes are decoded in a thread.
+_LARGE_BYTES = 1 << 20
 _CERTIFICATE = "/run/network/ca.pem"
 #: Environment variables that name the file of trusted CA certificates, for OpenSSL, Go, requests,
 #: curl, Node, git and pip.
@@ -111,7 +113,10 @@ class AgentBox(AgentCalls):
         return (await self._request(frame, ReadFrame, FILE_TIMEOUT_S)).content
 
     async def write(self, path: str, content: bytes) -> None:
-        frame = {"op": "write", "path": path, "content": content}
+        # In a thread: base64 of a large file takes a while.
+        frame = await asyncio.to_thread(
+            msgspec.json.encode, {"op": "write", "path": path, "content": content}
+        )
         error = (await self._request(frame, WriteFrame, FILE_TIMEOUT_S)).error
         if error:
             raise ToolError(f"{path} could not be written: {error}")
@@ -172,7 +177,7 @@ class AgentBox(AgentCalls):
 
     async def _request(
         self,
-        frame: Mapping[str, object],
+        frame: Mapping[str, object] | bytes,
         kind: type[_T],
         wait_s: float,
         on_output: OutputCallback | None = None,
@@ -192,15 +197,19 @@ class AgentBox(AgentCalls):
                     await self.close()
                     raise ToolError(ENDED) from None
         try:
+            if len(raw) > _LARGE_BYTES:
+                return await asyncio.to_thread(decode_answer, raw, kind)
             return decode_answer(raw, kind)
         except msgspec.DecodeError:
             await self.close()
             raise ToolError(ENDED) from None
 
-    def _send_frame(self, frame: Mapping[str, object]) -> None:
+    def _send_frame(self, frame: Mapping[str, object] | bytes) -> None:
+        """Send a frame. ``frame``: its content, which may be encoded already."""
         assert self._process.stdin is not None
-        body = msgspec.json.encode(frame)
-        self._process.stdin.write(struct.pack(">I", len(body)) + body)
+        body = frame if isinstance(frame, bytes) else msgspec.json.encode(frame)
+        self._process.stdin.write(struct.pack(">I", len(body)))
+        self._process.stdin.write(body)
 
     async def _read_response(self, on_output: OutputCallback | None) -> bytes:
         """Read frames from the agent (the program inside the box) until its answer is complete.

@@ -6,13 +6,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from antiphon.errors import SetupError, ToolError
-from antiphon.sandbox import bubblewrap
+from antiphon.sandbox import agent_client, bubblewrap
 from antiphon.sandbox.agent_client import AgentBox
 from antiphon.sandbox.base import Limits
 from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
@@ -79,6 +81,25 @@ async def test_output_is_truncated_in_the_middle(box: AgentBox) -> None:
     assert cut.startswith("a" * 50 + "\n[… 9901 bytes left out …]\n") and cut.endswith("z\n")
     endless = await box.python("while True: print('y' * 1000)", timeout_s=60, max_chars=1000)
     assert endless.end_reason == "output" and len(endless.output) < 2000 and endless.variables_kept
+
+
+async def test_large_files_are_encoded_off_the_event_loop(
+    box: AgentBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, content = set[str](), os.urandom(1 << 22)
+    for module, name in ((agent_client.msgspec.json, "encode"), (agent_client, "decode_answer")):
+        call = getattr(module, name)
+
+        def recorded(value: Any, *args: Any, call: Callable[..., Any] = call) -> Any:
+            result = call(value, *args)
+            if len(result if isinstance(result, bytes) else value) > len(content):
+                threads.add(threading.current_thread().name)
+            return result
+
+        monkeypatch.setattr(module, name, recorded)
+    await box.write("/mnt/data/large", content)
+    assert await box.read("/mnt/data/large") == content
+    assert threads and threading.current_thread().name not in threads
 
 
 async def test_cancelled_call_interrupts_its_code(box: AgentBox) -> None:

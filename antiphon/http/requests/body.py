@@ -37,6 +37,8 @@ _ZSTD_OPTIONS: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 
 
 #: Bodies up to this size need not wait for memory.
 SMALL_BYTES = 2**18
+#: Bodies of this size are joined in a thread, because that takes some milliseconds.
+_LARGE_BYTES = 2**22
 #: Name among the ``extensions`` of a WebSocket's scope: the function of the app that waits until a
 #: large message may take its memory. The server calls it before it receives such a message.
 HOLD_MESSAGE = "antiphon.hold_message"
@@ -99,6 +101,8 @@ async def _receive_all(scope: Scope, receive: Receive, limit: int, more_bytes: i
         size += len(piece)
     if size > SMALL_BYTES >= declared:
         request_context(scope).keep_memory(size + more_bytes)
+    if size > _LARGE_BYTES:
+        return await asyncio.to_thread(b"".join, pieces)
     return b"".join(pieces)
 
 
