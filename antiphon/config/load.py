@@ -23,7 +23,7 @@ from .keys import ApiKey
 from .mcp import McpServer
 from .model import Model
 from .object_storage import storage_options
-from .oidc import OidcIssuer, resolve_secret
+from .oidc import OidcIssuer, check_issuer
 from .options import (
     Option,
     did_you_mean,
@@ -35,7 +35,7 @@ from .options import (
     literal,
     options,
     read_file,
-    resolve_variable,
+    resolve_variables,
     setting_tables,
     split_list,
 )
@@ -158,16 +158,15 @@ def load(
         values[name] = _from_text(known[name], given, flag, declared)
         origins[name] = flag
     settings = _with_model_flags(from_options(Settings, values), model_flags or {})
-    settings = _with_added_models(settings)
+    settings = resolve_variables(_with_added_models(settings), environ)
     _check_names(settings)
     _check_implementers(settings)
-    models = {name: _with_key(name, model, environ) for name, model in settings.models.items()}
-    servers = {n: _with_secrets(n, each, environ) for n, each in settings.mcp.servers.items()}
+    for server, each in settings.mcp.servers.items():
+        _check_server(server, each)
+    for issuer, each_issuer in settings.oidc.items():
+        check_issuer(issuer, each_issuer)
     storage = storage_options(settings.files, settings.files_options, environ)
-    mcp = replace(settings.mcp, servers=servers)
-    oidc = {name: resolve_secret(name, each, environ) for name, each in settings.oidc.items()}
-    settings = replace(settings, models=models, mcp=mcp, oidc=oidc, files_options=storage)
-    return LoadedSettings(settings, origins)
+    return LoadedSettings(replace(settings, files_options=storage), origins)
 
 
 def load_settings(
@@ -216,26 +215,13 @@ def _with_added_models(settings: Settings) -> Settings:
     return replace(settings, models={**settings.models, **new})
 
 
-def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> McpServer:
-    """Resolve environment variables in the settings of an MCP server: a value ``$NAME`` in
-    ``headers`` or ``env``, or as ``oauth_client_secret``, is replaced by the environment variable
-    ``NAME``. Also check the settings that depend on one another. Raises ``SetupError``."""
+def _check_server(name: str, server: McpServer) -> None:
+    """Raise ``SetupError`` if the settings of an MCP server contradict each other."""
     if [bool(server.url), bool(server.command), server.tool is not None].count(True) != 1:
         raise SetupError(f"mcp.servers.{name} must have either a url, a command or a tool")
     if server.tool is not None and server.implements is not None:
         raise SetupError(f"mcp.servers.{name}.implements needs a url or a command")
-
-    def filled(prefix: str, pairs: Mapping[str, str]) -> dict[str, str]:
-        where = f"mcp.servers.{name}.{prefix}"
-        return {key: resolve_variable(value, where + key, environ) for key, value in pairs.items()}
-
     _check_oauth(name, server)
-    return replace(
-        server,
-        headers=filled("headers.", server.headers),
-        env=filled("env.", server.env),
-        **filled("", {"oauth_client_secret": server.oauth_client_secret}),
-    )
 
 
 def _check_oauth(name: str, server: McpServer) -> None:
@@ -252,15 +238,6 @@ def _check_oauth(name: str, server: McpServer) -> None:
         raise SetupError(f"mcp.servers.{name}.oauth_token_url must begin with https:// or http://")
     if "authorization" in map(str.lower, server.headers):
         raise SetupError(f"mcp.servers.{name}: set headers.Authorization or OAuth, but not both")
-
-
-def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:
-    """If the API key of a model is ``$NAME``, replace it by the environment variable ``NAME``.
-    Raises ``SetupError`` if the variable is not set."""
-    if model.api_key is None:
-        return model
-    key = resolve_variable(model.api_key, f"models.{name}.api_key", environ)
-    return replace(model, api_key=key)
 
 
 #: Name of an option that is a table of tables → type of the inner tables.

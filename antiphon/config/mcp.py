@@ -28,10 +28,7 @@ class McpServer(Struct, frozen=True, kw_only=True):
     headers: Annotated[
         dict[str, str],
         declare(
-            (
-                "HTTP headers that are sent with every request to `url`. A value `$NAME` is "
-                "replaced by the environment variable `NAME`."
-            ),
+            "HTTP headers that are sent with every request to `url`.",
             kind="a table",
             secret=True,
         ),
@@ -49,8 +46,7 @@ class McpServer(Struct, frozen=True, kw_only=True):
     oauth_client_secret: Annotated[
         str,
         declare(
-            "Antiphon's secret at the authorization server. A value `$NAME` is replaced by the "
-            "environment variable `NAME`.",
+            "Antiphon's secret at the authorization server.",
             secret=True,
         ),
     ] = ""
@@ -90,11 +86,8 @@ class McpServer(Struct, frozen=True, kw_only=True):
     env: Annotated[
         dict[str, str],
         declare(
-            (
-                "Environment variables of the program in `command`, in addition to basic ones "
-                "such as `PATH` and `HOME`. A value `$NAME` is replaced by Antiphon's "
-                "environment variable `NAME`."
-            ),
+            "Environment variables of the program in `command`, in addition to basic ones such as "
+            "`PATH` and `HOME`.",
             kind="a table",
             secret=True,
         ),

@@ -215,7 +215,7 @@ class Model(Struct, frozen=True, kw_only=True):
     api_key: Annotated[
         str | None,
         declare(
-            ("API key for the upstream. `$NAME` is replaced by the environment variable `NAME`."),
+            "API key for the upstream.",
             secret=True,
         ),
     ] = None

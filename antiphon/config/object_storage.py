@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .options import resolve_variable
-
 #: URL scheme → pairs of an environment variable and an option. If several variables of the same
 #: option are set, the first variable is used.
 _VARIABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -40,15 +38,10 @@ def storage_options(
 ) -> dict[str, str]:
     """Return the options for the object storage at ``url``.
 
-    ``options``: the options in the settings. If a value is ``$NAME``, it is replaced by the
-    environment variable ``NAME``. Options that are not in the settings are read from the standard
-    environment variables. ``variables``: all environment variables. Raises ``SetupError`` if a
-    variable ``$NAME`` is not set.
+    ``options``: the options in the settings. Options that are not in the settings are read from the
+    standard environment variables. ``variables``: all environment variables.
     """
-    found = {
-        name: resolve_variable(value, f"files_options.{name}", variables)
-        for name, value in options.items()
-    }
+    found = dict(options)
     for variable, name in _VARIABLES.get(url.partition(":")[0], ()):
         if variables.get(variable):
             found.setdefault(name, variables[variable])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from antiphon.errors import SetupError
 from antiphon.wire.admin.client_limits import ClientLimits
 
-from .options import declare, resolve_variable
+from .options import declare
 
 _Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519"
@@ -102,8 +100,7 @@ class OidcIssuer(Struct, frozen=True, kw_only=True):
     client_secret: Annotated[
         str,
         declare(
-            "The web page's secret at the issuer. `$NAME` is replaced by the environment variable "
-            "`NAME`. Empty: the page is a public client.",
+            "The web page's secret at the issuer. Empty: the page is a public client.",
             secret=True,
         ),
     ] = ""
@@ -123,12 +120,8 @@ class OidcIssuer(Struct, frozen=True, kw_only=True):
     ] = 8 * 3600
 
 
-def resolve_secret(name: str, issuer: OidcIssuer, variables: Mapping[str, str]) -> OidcIssuer:
-    """If the issuer's client secret is ``$NAME``, replace it by the environment variable ``NAME``.
-
-    ``variables``: the environment. Raises ``SetupError`` for a variable that is not set, and for
-    settings that contradict each other.
-    """
+def check_issuer(name: str, issuer: OidcIssuer) -> None:
+    """Raise ``SetupError`` if the settings of an issuer contradict each other."""
     where = f"oidc.{name}"
     if "/" in name:
         raise SetupError(f"{where}: the name of an issuer may not contain a slash")
@@ -139,5 +132,3 @@ def resolve_secret(name: str, issuer: OidcIssuer, variables: Mapping[str, str]) 
         raise SetupError(f"{where}.{field} must not be empty")
     if bool(issuer.client_id) != bool(issuer.redirect_url):
         raise SetupError(f"{where}: set both client_id and redirect_url, or neither")
-    secret = resolve_variable(issuer.client_secret, f"{where}.client_secret", variables)
-    return replace(issuer, client_secret=secret)

@@ -15,7 +15,7 @@ from functools import cache
 from inspect import get_annotations
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct, inspect
@@ -296,17 +296,32 @@ def environment_options(
     return found
 
 
-def resolve_variable(value: str, where: str, variables: Mapping[str, str]) -> str:
-    """If the value of a setting is ``$NAME``, return the environment variable ``NAME``. Return
-    other values unchanged.
+_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_T = TypeVar("_T")
 
-    ``where``: the setting, for the error. Raises ``SetupError`` if the variable is unset or empty.
-    """
-    if not value.startswith("$"):
-        return value
-    if not variables.get(value[1:]):
-        raise SetupError(f"{where}: the environment variable is not set or empty: {value[1:]}")
-    return variables[value[1:]]
+
+def resolve_variables(value: _T, variables: Mapping[str, str], where: str = "") -> _T:
+    """Return settings in which each text ``$NAME`` is replaced by the environment variable
+    ``NAME``. ``value``: a struct of settings, or a value in it. ``where``: its name, for the error.
+    Raises ``SetupError`` if the variable is unset or empty."""
+    return cast(_T, _resolved(value, variables, where))
+
+
+def _resolved(value: Any, variables: Mapping[str, str], where: str) -> object:
+    if isinstance(value, str) and (found := _VARIABLE.fullmatch(value)):
+        if not variables.get(found[1]):
+            raise SetupError(f"{where}: the environment variable is not set or empty: {found[1]}")
+        return variables[found[1]]
+    prefix = f"{where}." if where else ""
+    if isinstance(value, Struct):
+        names = value.__struct_fields__
+        fields = {n: _resolved(getattr(value, n), variables, prefix + n) for n in names}
+        return msgspec.structs.replace(value, **fields)
+    if isinstance(value, Mapping):
+        return {n: _resolved(each, variables, f"{prefix}{n}") for n, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_resolved(each, variables, where) for each in value)
+    return value
 
 
 def split_list(text: str) -> list[str]:

@@ -313,9 +313,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         groups.storage(
             (
                 "Options of the object storage, such as `endpoint`, `region`, "
-                "`access_key_id` and `secret_access_key`. A value `$NAME` is replaced by "
-                "the environment variable `NAME`. Options that are not set here are read "
-                "from the standard environment variables `AWS_…`, `AZURE_…` and "
+                "`access_key_id` and `secret_access_key`. Options that are not set here are "
+                "read from the standard environment variables `AWS_…`, `AZURE_…` and "
                 "`GOOGLE_APPLICATION_CREDENTIALS`."
             ),
             flag=None,

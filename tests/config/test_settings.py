@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from msgspec import Struct
 
 from antiphon.config.folders import runtime_folder
 from antiphon.config.keys import ApiKey
@@ -17,8 +19,16 @@ from antiphon.config.load import (
     load,
     proxy_variables,
 )
+from antiphon.config.mcp import McpServer
 from antiphon.config.model import DEFAULT_MODEL, Model
-from antiphon.config.options import Option, options, setting_value
+from antiphon.config.oidc import OidcIssuer
+from antiphon.config.options import (
+    Option,
+    from_options,
+    options,
+    resolve_variables,
+    setting_value,
+)
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
@@ -128,12 +138,8 @@ def test_oauth_client_of_an_mcp_server_is_whole() -> None:
     assert "set url and all of oauth_token_url" in refused(f"{server}url = 'http://h'")
     scope = "[mcp.servers.a]\nurl = 'http://h'\noauth_scope = 'a'\n"
     assert "set url and all of oauth_token_url" in refused(scope)
-    whole = f"{server}oauth_client_secret = '$SECRET'\n"
+    whole = f"{server}oauth_client_secret = 'secret'\n"
     assert "set url and all of oauth_token_url" in refused(f"{whole}command = 'a'")
-    unset = (
-        "mcp.servers.a.oauth_client_secret: the environment variable is not set or empty: SECRET"
-    )
-    assert refused(f"{whole}url = 'http://h'") == unset
     header = "url = 'http://h'\nheaders.Authorization = 'a'\n"
     assert "set headers.Authorization or OAuth" in refused(f"{whole}{header}")
     relative = whole.replace("http://h", "login.example")
@@ -391,6 +397,10 @@ def test_alias_of_two_models_is_refused() -> None:
         ),
         ("mcp.servers.a.env.X", "[mcp.servers.a]\ncommand = 'a'\nenv = { X = '$UP' }"),
         (
+            "mcp.servers.a.oauth_client_secret",
+            "[mcp.servers.a]\nurl = 'http://h'\noauth_client_secret = '$UP'",
+        ),
+        (
             "files_options.key",
             "store = 'store.db'\nfiles = 's3://bucket'\nfiles_options = { key = '$UP' }",
         ),
@@ -403,6 +413,43 @@ def test_value_from_the_environment_must_not_be_empty(
     with pytest.raises(SetupError) as failure:
         load(environ=environ)
     assert str(failure.value) == f"{name}: the environment variable is not set or empty: UP"
+
+
+#: Values of the settings that hold texts, by the types of the settings.
+FROM_ENVIRONMENT: dict[Any, Any] = {
+    str: "$UP",
+    str | None: "$UP",
+    tuple[str, ...]: ("a", "$UP"),
+    dict[str, str]: {"a": "$UP"},
+    dict[str, Any]: {"a": ["$UP"]},
+}
+
+
+@pytest.mark.parametrize("kind", [Settings, Model, McpServer, OidcIssuer])
+def test_every_text_may_come_from_the_environment(kind: type[Struct]) -> None:
+    found = set()
+    for name, option in options(kind).items():
+        value = FROM_ENVIRONMENT.get(get_args(option.type)[0])
+        if value is None:
+            assert not option.secret
+            continue
+        needed = {"source": "a"} if kind is Model else {}
+        if kind is OidcIssuer:
+            needed = {"issuer": "a", "audience": "a", "grants": ()}
+        settings = from_options(kind, {**needed, name: value})
+        resolved = setting_value(resolve_variables(settings, {"UP": "secret"}), name)
+        assert "secret" in repr(resolved) and "$" not in repr(resolved)
+        with pytest.raises(SetupError, match=f"^{re.escape(name)}.*not set or empty: UP$"):
+            resolve_variables(settings, {})
+        found.add(name)
+    assert found, "no setting holds a text"
+    if kind is Settings:
+        assert {"store", "bus", "encryption_keys", "web_search.key", "webhook.secrets"} <= found
+
+
+@pytest.mark.parametrize("text", ["$", "$1", "a$UP", "$UP ", "$UP$UP"])
+def test_other_texts_with_a_dollar_stay_as_they_are(text: str) -> None:
+    assert load(environ={"UP": "x"}, flags={"store": text}).settings.store == text
 
 
 def test_upstream_key_may_come_from_the_environment() -> None:
