@@ -132,15 +132,14 @@ class LapsingReservations(Reservations):
         super().__init__(owners)
         self.lapsed: set[str] = set()
 
-    def add(self, tenant: str, response_id: str, owner: str) -> Callable[[], None]:
-        undo = super().add(tenant, response_id, owner)
+    def add(self, tenant: str, response_id: str, owner: str) -> None:
+        super().add(tenant, response_id, owner)
         self.lapsed.discard(response_id)
-        return undo
 
-    def ids(self, tenant: str, lease_s: float) -> tuple[str, ...]:
+    def ids(self, tenant: str, lease_s: float) -> set[str]:
         before = set(self.reserved.get(tenant, ()))
         reserved = super().ids(tenant, lease_s)
-        self.lapsed |= before - set(reserved)
+        self.lapsed |= before - reserved
         return reserved
 
 

@@ -59,6 +59,7 @@ TENANT_STEPS: Mapping[str, int] = {
     "drop_tenant_items": ROWS,
     "drop_tenant_conversations": ROWS,
     "drop_tenant_locks": ROWS,
+    "drop_tenant_webhooks": ROWS,
     "drop_tenant_reservations": ROWS,
     "drop_tenant_vector_files": _LARGE_ROWS,
     "drop_tenant_vector_stores": ROWS,

@@ -503,6 +503,11 @@ DELETE FROM named_values WHERE tenant = $1 AND name = ANY (ARRAY(
     SELECT name FROM named_values WHERE tenant = $1 LIMIT $2
 ))
 
+-- drop_tenant_webhooks
+DELETE FROM webhooks WHERE id = ANY (ARRAY(
+    SELECT id FROM webhooks WHERE tenant = $1 LIMIT $2
+))
+
 -- drop_tenant_locks
 DELETE FROM locks WHERE tenant = $1 AND conversation = ANY (ARRAY(
     SELECT conversation FROM locks WHERE tenant = $1 LIMIT $2

@@ -19,6 +19,8 @@ from antiphon.store.usage import (
     usage_cutoffs,
 )
 
+from .values import drop_tenant
+
 #: Start, kind, tenant, API key and model of a sum.
 _Key = tuple[int, str, str, str, str]
 _Sums = tuple[int, ...]
@@ -226,10 +228,7 @@ class MemoryJournal(Journal):
 
     def delete_tenant(self, tenant: str) -> int:
         """Delete the entries of a tenant. Return their number."""
-        keys = [key for key in self._entries if key[0] == tenant]
-        for key in keys:
-            del self._entries[key]
-        return len(keys)
+        return drop_tenant(self._entries, tenant)
 
     def _find(self, tenant: str, key: str) -> JournalEntry | None:
         entry, _ = self._entries.get((tenant, key), (None, 0))

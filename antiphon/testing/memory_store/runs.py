@@ -142,17 +142,11 @@ class MemoryRuns(RunStore):
             for run in self.rows.values()
         )
 
-    def forget_tenant(self, tenant: str) -> None:
-        """Remove a tenant's conversation locks, and its reservations for responses that are being
-        generated. Called when the tenant is deleted."""
-        self.locks.remove_tenant(tenant)
-        self.reservations.remove_tenant(tenant)
-
     async def lock_conversation(
         self, tenant: str, holder: str, lock: ConversationLock, *, lease_s: float
     ) -> bool:
         self._check()
-        if not self.locks.has_run(tenant, holder) and self._has_ended(tenant, holder):
+        if not self.locks.has_run(tenant, holder) and self.has_run((tenant, holder)):
             return False
         return self.locks.acquire(tenant, holder, lock, lease_s=lease_s)
 
@@ -299,10 +293,15 @@ class MemoryRuns(RunStore):
             self.notifications.subscriptions.mark_stale([key])
 
     def delete_tenant(self, tenant: str) -> int:
-        """Delete the runs of a tenant. Return their number."""
+        """Delete the runs of a tenant with their webhooks, and its locks and reservations. Return
+        the number of the runs."""
         keys = [key for key in self.rows if key[0] == tenant]
         for key in keys:
             self.delete(key)
+        kept = {id: each for id, each in self._webhooks.items() if each[0].tenant != tenant}
+        self._webhooks = kept
+        self.locks.remove_tenant(tenant)
+        self.reservations.reserved.pop(tenant, None)
         return len(keys)
 
     def count_active(self, tenant: str) -> tuple[int, int]:
@@ -336,10 +335,6 @@ class MemoryRuns(RunStore):
                 del self.rows[key]
 
     # --- private ---------------------------------------------------------------------------------
-
-    def _has_ended(self, tenant: str, response_id: str) -> bool:
-        run = self.rows.get((tenant, response_id))
-        return run is not None and run.ended_at is not None
 
     def _take(self, run: _Run, owner: str) -> Claim:
         old_owner, run.owner = run.owner, owner

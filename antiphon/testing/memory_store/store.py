@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -38,7 +37,7 @@ from antiphon.wire.response_list import ResponseSummary, summarize
 
 from .files import MemoryFiles
 from .runs import MemoryRuns
-from .values import MemoryValues
+from .values import MemoryValues, drop_tenant
 from .vectors import MemoryVectorIndex
 
 __all__ = ["MemoryStore"]
@@ -221,11 +220,10 @@ class MemoryStore(Store):
     async def delete_tenant(self, tenant: str) -> int:
         self._check()
         total = self.runs.delete_tenant(tenant)
-        self.runs.forget_tenant(tenant)
         for key in [key for key in self.rows if key[0] == tenant]:
             self._unlink(key, self.rows.pop(key))
             total += 1
-        total += _drop_tenant(self.conversations, tenant)
+        total += drop_tenant(self.conversations, tenant)
         total += sum(
             part.delete_tenant(tenant)
             for part in (self.vectors, self.files, self.values, self.usage_log, self.journal)
@@ -234,12 +232,12 @@ class MemoryStore(Store):
 
     async def usage(self, tenant: str) -> TenantUsage:
         self._check()
-        responses, responses_bytes = self._response_totals(tenant)
+        rows = [row for key, row in self.rows.items() if key[0] == tenant]
         queued, running = self.runs.count_active(tenant)
         files, files_bytes = self.files.totals(tenant)
         return TenantUsage(
-            responses=responses,
-            responses_bytes=responses_bytes,
+            responses=sum(row.live for row in rows),
+            responses_bytes=sum(row.bytes for row in rows),
             queued_runs=queued,
             running_runs=running,
             files=files,
@@ -247,23 +245,18 @@ class MemoryStore(Store):
             vector_stores=self.vectors.count(tenant),
         )
 
-    def _response_totals(self, tenant: str) -> tuple[int, int]:
-        rows = [row for key, row in self.rows.items() if key[0] == tenant]
-        return sum(row.live for row in rows), sum(row.bytes for row in rows)
-
     async def reserve_response(self, reservation: Reservation) -> bool:
         self._check()
-        tenant, reservations = reservation.tenant, self.runs.reservations
-        undo = reservations.add(tenant, reservation.response_id, reservation.owner)
-        reserved = reservations.ids(tenant, reservation.lease_s)
-        saved = [self.rows[tenant, id] for id in reserved if (tenant, id) in self.rows]
-        unsaved = len(reserved) - sum(row.live for row in saved)
-        count, stored_bytes = self._response_totals(tenant)
-        if exceeds(count + unsaved, reservation.max_responses) or exceeds(
-            stored_bytes + 1, reservation.max_bytes
+        tenant, name, owner = reservation.tenant, reservation.response_id, reservation.owner
+        self.runs.owners.record(owner)
+        rows = {id: row for (each, id), row in self.rows.items() if each == tenant}
+        names = {name} | self.runs.reservations.ids(tenant, reservation.lease_s)
+        names |= {id for id, row in rows.items() if row.live}
+        if exceeds(len(names), reservation.max_responses) or exceeds(
+            sum(row.bytes for row in rows.values()) + 1, reservation.max_bytes
         ):
-            undo()
             return False
+        self.runs.reservations.add(tenant, name, owner)
         return True
 
     async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
@@ -426,14 +419,6 @@ def _parent(key: _Key, row: _ResponseRow) -> _Key:
     """Return the key of the response's parent. For a response without a parent, return a key that
     no response has."""
     return (key[0], row.stored.response.previous_response_id or "")
-
-
-def _drop_tenant(rows: dict[_Key, Any], tenant: str) -> int:
-    """Delete the rows of a tenant. Return their number."""
-    keys = [key for key in rows if key[0] == tenant]
-    for key in keys:
-        del rows[key]
-    return len(keys)
 
 
 def _discard(index: dict[_Key, set[_Key]], entry: _Key, key: _Key) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from antiphon.store.values import ValueStore
 
@@ -32,7 +33,12 @@ class MemoryValues(ValueStore):
 
     def delete_tenant(self, tenant: str) -> int:
         """Delete the values of a tenant. Return their number."""
-        keys = [key for key in self._values if key[0] == tenant]
-        for key in keys:
-            del self._values[key]
-        return len(keys)
+        return drop_tenant(self._values, tenant)
+
+
+def drop_tenant(rows: dict[tuple[str, str], Any], tenant: str) -> int:
+    """Delete the rows of a tenant, with which their keys begin. Return their number."""
+    keys = [key for key in rows if key[0] == tenant]
+    for key in keys:
+        del rows[key]
+    return len(keys)

@@ -22,6 +22,8 @@ from antiphon.store.vectors import (
 )
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
+from .values import drop_tenant
+
 _WORD = re.compile(r"\w+")
 #: BM25's usual constants.
 _K1, _B = 1.2, 0.75
@@ -189,10 +191,7 @@ class MemoryVectorIndex(VectorIndex):
 
     def delete_tenant(self, tenant: str) -> int:
         """Delete the vector stores of a tenant. Return their number."""
-        keys = [key for key in self._stores if key[0] == tenant]
-        for key in keys:
-            del self._stores[key]
-        return len(keys)
+        return drop_tenant(self._stores, tenant)
 
     def expire(self, now: int) -> None:
         """Empty each expired vector store: remove all its files. ``now``: the current time in unix

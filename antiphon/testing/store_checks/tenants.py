@@ -16,6 +16,7 @@ from antiphon.store.records import (
     Reservation,
     ResponseQuery,
     TenantUsage,
+    WebhookEvent,
 )
 from antiphon.store.usage import UsageQuery, UsageRecord
 from antiphon.wire.resources.conversations import ConversationResource
@@ -56,6 +57,7 @@ async def _fill(store: Store, tenant: str) -> None:
     assert await store.skills.create(tenant, make_draft("a"), b"zip")
     approval = JournalEntry(key="mcpr_a", response_id="resp_a", is_approval=True)
     await store.journal.begin(tenant, [approval], 1_000)
+    await store.runs.add_webhooks([WebhookEvent(f"wh_{tenant}", b"", due_at=1.0, tenant=tenant)])
     assert await store.reserve_response(
         Reservation(
             tenant=tenant,
@@ -115,6 +117,8 @@ async def deletes_everything_of_a_tenant(store: Store) -> None:
         assert await store.files.read(f"{tenant}\x1fuploads", "file-a") == b"x"
     query = ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60)
     assert "t" not in [claim.job.tenant for claim in await store.runs.claim(query)]
+    due = await store.runs.take_due_webhooks(9.0, 99.0, limit=9)
+    assert "t" not in [webhook.tenant for webhook in due]
     assert await store.sweep(Retention(), 2 * _DAY) == 0
 
 
