@@ -33,7 +33,7 @@ async def shared_store(url: str) -> AsyncIterator[None]:
 
     file = Path(path).expanduser()
     await (await SqliteStore.open(file)).close()  # deletes the records of earlier processes
-    lock = FileLock.open(file, "workers")
+    lock = FileLock(file, "workers")
     try:
         if not lock.try_acquire():
             raise SetupError(f"Another server uses the store {file}: stop it.")

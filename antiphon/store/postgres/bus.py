@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import structlog
 
@@ -36,23 +36,8 @@ class BusError(Exception):
     """Raised if the bus does not answer, or if the connection is lost."""
 
 
-class BusSession(Protocol):
-    """A connection to a bus. It receives the messages of some channels, and can send messages to
-    any channel."""
-
-    async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Send messages. Each one is a pair of channel and content. Raises ``BusError``."""
-
-    async def wait_until_lost(self) -> None:
-        """Wait until the connection is lost. The connection also counts as lost if the bus does not
-        answer pings."""
-
-    async def close(self) -> None:
-        """Close the connection."""
-
-
 #: Connects to a bus and listens to channels. Raises ``BusError``.
-BusConnector = Callable[[Handlers], Awaitable[BusSession]]
+BusConnector = Callable[[Handlers], Awaitable["BusSession"]]
 
 
 class MessageSigner:
@@ -182,8 +167,9 @@ _ANSWER_S, _PING_S = 10.0, 5.0
 _PUBLISH_ALL = "for i = 1, #ARGV, 2 do redis.call('PUBLISH', ARGV[i], ARGV[i + 1]) end"
 
 
-class RedisSession:
-    """Implements ``BusSession`` with a client of redis-py.
+class BusSession:
+    """A connection to a bus, with a client of redis-py. It receives the messages of some channels,
+    and can send messages to any channel.
 
     ``errors``: the exceptions that the client raises if Redis does not answer or refuses a command.
     """
@@ -217,6 +203,7 @@ class RedisSession:
             raise BusError(first_line(error)) from error
 
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Send messages. Each one is a pair of channel and content. Raises ``BusError``."""
         try:
             await self._publish_all(args=[part for message in messages for part in message])
         except self._errors as error:
@@ -254,6 +241,7 @@ class RedisSession:
                     return
 
     async def close(self) -> None:
+        """Close the connection."""
         with suppress(*self._errors):
             await self._listener.aclose()  # type: ignore[no-untyped-call]
         with suppress(*self._errors):
@@ -286,7 +274,7 @@ def redis_connector(url: str) -> BusConnector:
             )
         except ValueError as error:
             raise BusError(first_line(error)) from error
-        session = RedisSession(client, handlers, errors)
+        session = BusSession(client, handlers, errors)
         try:
             await session.start()
         except BaseException:  # also if the caller was cancelled

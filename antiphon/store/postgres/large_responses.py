@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import structlog
@@ -17,7 +17,9 @@ _log = structlog.get_logger(__name__)
 #: Indexes of the columns input, output and tokens in a row from ``response_row``.
 _INPUT, _OUTPUT, _TOKENS = 6, 7, 9
 
-_encode = msgspec.json.Encoder().encode
+#: Encodes a reference to a blob. If the contents of a response are in a blob, its column ``input``
+#: holds this value.
+encode_reference: Callable[[BlobRef], bytes] = msgspec.json.Encoder().encode
 _decode_reference = msgspec.json.Decoder(BlobRef).decode
 
 
@@ -36,12 +38,6 @@ class ResponseContents(Struct, frozen=True):
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(ResponseContents).decode
-
-
-def encode_reference(blob: BlobRef) -> bytes:
-    """Return the encoded reference to a blob. If the contents of a response are in a blob, the
-    column ``input`` of the response holds this value."""
-    return _encode(blob)
 
 
 class LargeResponses:
@@ -79,9 +75,7 @@ class LargeResponses:
         columns[_INPUT], columns[_OUTPUT], columns[_TOKENS] = encode_reference(blob), b"", None
         return tuple(columns), blob.key
 
-    async def restore(self, reference: bytes) -> ResponseContents:
-        """Read the contents of a response from its blob. ``reference``: the value of the response's
-        column ``input``, which is a reference to the blob. Raises ``StoreError``."""
+    async def _restore(self, reference: bytes) -> ResponseContents:
         if self._blobs is None:
             raise StoreError(
                 "The response is in blob storage. Set `files` to the URL of this storage."
@@ -99,7 +93,7 @@ class LargeResponses:
         body, input_, _, base, _, fingerprint, times, blob = row
         if blob is None:
             return row[:-1]
-        contents = await self.restore(input_)
+        contents = await self._restore(input_)
         return body, contents.input, contents.output, base, contents.tokens, fingerprint, times
 
     async def restore_items(self, row: Row) -> Row:
@@ -108,7 +102,7 @@ class LargeResponses:
         they are in the database, followed by the key of the blob or None."""
         if row[2] is None:
             return row[:2]
-        contents = await self.restore(row[0])
+        contents = await self._restore(row[0])
         return contents.input, contents.output
 
 

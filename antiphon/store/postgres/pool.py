@@ -65,9 +65,10 @@ def _without_nul(value: object) -> object:
 
 
 class ConnectionPool:
-    """The connections of this process to one database. Made by ``open``. ``is_pooled``: whether a
-    connection pooler (such as PgBouncer) is between this process and the database.
-    ``is_encrypted``: whether rows are encrypted before they reach the database."""
+    """Implements ``Executor`` with the connections of this process to one database. Made by
+    ``open``. ``is_pooled``: whether a connection pooler (such as PgBouncer) is between this process
+    and the database. ``is_encrypted``: whether rows are encrypted before they reach the
+    database."""
 
     def __init__(
         self,
@@ -152,7 +153,6 @@ class ConnectionPool:
     # --- queries ---------------------------------------------------------------------------------
 
     async def rows(self, name: str, *arguments: object) -> list[Row]:
-        """Run the query with this name, and return its rows."""
         with self._operations:
             async with self._connections.use() as connection:
                 found: list[Row] = await connection.fetch(
@@ -163,7 +163,6 @@ class ConnectionPool:
     async def decoded_rows(
         self, decode: Callable[[Row], _T], name: str, *arguments: object
     ) -> list[_T]:
-        """Run the query with this name, decode each row, and return the decoded values."""
         return await self.decode(decode, await self.rows(name, *arguments))
 
     async def decode(self, decode: Callable[[Row], _T], rows: Sequence[Row]) -> list[_T]:
@@ -180,14 +179,11 @@ class ConnectionPool:
             raise StoreError("The store could not be read.") from error
 
     async def change(self, name: str, *arguments: object, frees_space: bool = False) -> int:
-        """Run the query with this name, and return the number of rows that it changes."""
         with self._operations:
             async with self._connections.use() as connection:
                 return await _change(connection, self.queries[name], arguments)
 
     async def change_many(self, name: str, rows: Sequence[Row]) -> None:
-        """Execute the query with this name once for each row of arguments. PostgreSQL makes a
-        transaction of them."""
         with self._operations:
             async with self._connections.use() as connection:
                 await _execute_many(connection, self.queries[name], rows)
@@ -200,8 +196,6 @@ class ConnectionPool:
         frees_space: bool = False,
         then: Callable[[_T], None] | None = None,
     ) -> _T:
-        """Run ``work`` in a transaction. See ``Executor``."""
-
         async def commit() -> _T:
             context = self.transaction() if alone is None else self.tenant_transaction(*alone)
             async with context as transaction:
@@ -362,10 +356,10 @@ class _Operations:
 
 
 class Transaction:
-    """A connection inside a transaction. ``queries``: name of a query → its SQL text, in which the
-    table names contain the schema. ``is_pooled``: whether a connection pooler is between this
-    process and the database. If a pooler is used, no search path is set for the session, because
-    the pooler may share the session with other clients."""
+    """Implements ``SqlTransaction`` with a connection. ``queries``: name of a query → its SQL text,
+    in which the table names contain the schema. ``is_pooled``: whether a connection pooler is
+    between this process and the database. If a pooler is used, no search path is set for the
+    session, because the pooler may share the session with other clients."""
 
     def __init__(
         self, connection: DriverConnection, queries: Mapping[str, str], *, is_pooled: bool
@@ -381,7 +375,6 @@ class Transaction:
             await self.execute(f"SET LOCAL search_path TO {SCHEMA}")
 
     async def rows(self, name: str, *arguments: object) -> list[Row]:
-        """Run the query with this name, and return its rows."""
         return await self.fetch(self._queries[name], *arguments)
 
     async def execute(self, statement: str, *, timeout_s: float | None = None) -> None:
@@ -401,20 +394,15 @@ class Transaction:
         return found
 
     async def change(self, name: str, *arguments: object) -> int:
-        """Run the query with this name, and return the number of rows that it changes."""
         return await _change(self._connection, self._queries[name], arguments)
 
     async def change_many(self, name: str, rows: Sequence[Row]) -> None:
-        """Execute the query with this name once for each row of arguments."""
         await self.execute_many(self._queries[name], rows)
 
     async def insert(self, name: str, *arguments: object) -> int:
-        """Run the query with this name, and return the number of the row that it inserts."""
         return int(await self.value(name, *arguments))
 
     async def value(self, name: str, *arguments: object) -> Any:
-        """Run the query with this name, and return the first column of its first row. Returns None
-        if there is no row."""
         return await self._connection.fetchval(self._queries[name], *map(_without_nul, arguments))
 
 

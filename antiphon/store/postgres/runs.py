@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+from msgspec.structs import astuple
 
 from antiphon.store.common.claimable_runs import Notice
 from antiphon.store.postgres.bus import BusConnection
@@ -56,24 +57,10 @@ class PostgresRuns(SqlRuns[Transaction]):
         self._claim_timer: asyncio.TimerHandle | None = None
         self._locked_wait_s = _LOCKED_WAIT_S
 
-    async def open_sockets(self, folder: Path) -> None:
-        """Exchange events with the other processes on this host over sockets in this folder. Call
-        this before the first subscription."""
-        await self.notifications.open_sockets(folder)
-
     async def _begin(self, transaction: Transaction, run: NewRun) -> None:
         """Add a run with its first events."""
         job = run.job
-        columns = (
-            job.tenant,
-            job.id,
-            job.model,
-            job.request,
-            job.prompt,
-            run.api_key,
-            run.by_name,
-            run.start_by,
-        )
+        columns = (*astuple(job), run.api_key, run.by_name, run.start_by)
         row = await transaction.value("begin_run", *columns)
         await self._add_batch(transaction, row, run.batch)
         await self._notify(transaction, queued_runs=(job.id,))

@@ -118,7 +118,7 @@ class PostgresStore(SqlStore[Transaction]):
                 connection = BusConnection(connector, MessageSigner(secret))
             store = cls(pool, pgvector, connection)
             if peers is not None:
-                await store.runs.open_sockets(peers)
+                await store.runs.notifications.open_sockets(peers)
         except BaseException:
             await pool.close()
             raise

@@ -197,7 +197,7 @@ class Database:
                     _report_damage(wal, writer, path)
                 _migrate(writer, path)
                 reader = opened.enter_context(contextlib.closing(_connect(path, cipher)))
-                locks = [FileLock.open(path, name) for name in _SHARED_LOCKS if is_shared]
+                locks = [FileLock(path, name) for name in _SHARED_LOCKS if is_shared]
             except OSError as error:
                 raise SetupError(f"The store {path} cannot be opened: {error.strerror}.") from None
             except sqlite3.Error as error:

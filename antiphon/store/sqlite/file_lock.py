@@ -24,17 +24,12 @@ def open_lock_file(path: Path, name: str = "") -> IO[bytes]:
 
 
 class FileLock:
-    """A lock on a file. Only one process at a time can hold the lock. A ``with`` statement waits
-    until this process holds the lock, and releases the lock at the end of the block."""
+    """A lock on a file of the database at ``path``. Only one process at a time can hold the lock. A
+    ``with`` statement waits until this process holds the lock, and releases the lock at the end of
+    the block. ``name``: the name of the lock."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    @classmethod
-    def open(cls, path: Path, name: str) -> FileLock:
-        """Open a lock file of the database at ``path``, and return the lock. This process does not
-        hold the lock yet. ``name``: the name of the lock."""
-        return cls(open_lock_file(path, name))
+    def __init__(self, path: Path, name: str) -> None:
+        self._file = open_lock_file(path, name)
 
     def __enter__(self) -> FileLock:
         lock(self._file.fileno())

@@ -185,6 +185,7 @@ SMALL_TABLES = (
     "forget_owners",
     "forget_reservations",
     "forget_rates",
+    "drop_tenant_webhooks",
     "drop_tenant_usage_rows",
     "drop_tenant_usage_sums",
 )
