@@ -1,8 +1,8 @@
 """Read the SQL files of a store: its queries, each with a name, and its numbered migrations.
 
-The queries that are equal in all databases are in the file ``queries.sql`` of this package, in the
-language of PostgreSQL. ``for_sqlite`` translates the little in which SQLite's language differs. The
-other queries are in the file ``queries.sql`` of the package of each store.
+The queries, tables and indexes that are equal in all databases are in the SQL files of this
+package, in the language of PostgreSQL. ``for_sqlite`` translates the little in which SQLite's
+language differs. The others are in the SQL files of the package of each store.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from importlib import resources
 _NAMES = re.compile(r"^-- (\w+)(?: \| (\w+))?\n", re.MULTILINE)
 _FORMS = re.compile(r"\{([^{}|]*) \| ([^{}|]*)\}")
 
+#: Where a script of a store contains the shared one.
+_SHARED = "-- {shared}\n"
+
 _ARGUMENT = re.compile(r"\$(\d+)")
 
 #: What is different in SQLite: arguments, types of values, arrays (which are JSON lists), and locks
@@ -24,6 +27,10 @@ _ARGUMENT = re.compile(r"\$(\d+)")
 _FOR_SQLITE = (
     (_ARGUMENT, r"?\1"),
     (re.compile(r"::\w+(?:\[\])?"), ""),
+    (re.compile(r"\bBIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"), "INTEGER PRIMARY KEY"),
+    (re.compile(r"\bBIGINT\b"), "INTEGER"),
+    (re.compile(r"\bBYTEA\b"), "BLOB"),
+    (re.compile(r"\bDOUBLE PRECISION\b"), "REAL"),
     (re.compile(r"= ANY \((\?\d*)\)"), r"IN (SELECT value FROM json_each(\1))"),
     (re.compile(r"= ANY \(ARRAY\("), "IN ("),
     (re.compile(r"\n\)\)"), r"\n)"),
@@ -71,14 +78,27 @@ def _named_texts(package: str) -> Iterator[tuple[str, str]]:
             yield second, _FORMS.sub(r"\2", body).strip()
 
 
-def migrations(package: str) -> tuple[tuple[str, str], ...]:
+def migrations(package: str, translate: Callable[[str], str] = str) -> tuple[tuple[str, str], ...]:
     """Return the name and the script of each migration of a store package, in the order in which
-    they are applied. A name contains a digest of its script, so a store does not open if it was
-    made with another form of a script."""
-    folder = resources.files(package).joinpath("migrations")
-    files = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
-    return tuple(_named(file.name.removesuffix(".sql"), file.read_text("utf-8")) for file in files)
+    they are applied. A script may contain the shared script with the same name, translated. A name
+    contains a digest of its script, so a store does not open if it was made with another form of a
+    script."""
+    shared, own = (_scripts(each) for each in (__package__, package))
+    scripts = {
+        name: text.replace(_SHARED, translate(shared.get(name, "")))
+        for name, text in sorted(own.items())
+    }
+    return tuple(
+        (f"{name}-{hashlib.sha256(script.encode()).hexdigest()[:8]}", script)
+        for name, script in scripts.items()
+    )
 
 
-def _named(name: str, script: str) -> tuple[str, str]:
-    return f"{name}-{hashlib.sha256(script.encode()).hexdigest()[:8]}", script
+def _scripts(package: str) -> dict[str, str]:
+    """Return the scripts of the folder ``migrations`` of a package, by name."""
+    files = resources.files(package).joinpath("migrations").iterdir()
+    return {
+        file.name.removesuffix(".sql"): file.read_text("utf-8")
+        for file in files
+        if file.name.endswith(".sql")
+    }

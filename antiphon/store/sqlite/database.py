@@ -579,7 +579,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Apply the migrations that the database does not have yet, each in one transaction."""
     connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)")
     applied = {name for (name,) in connection.execute("SELECT name FROM migrations")}
-    known = migrations(__package__)
+    known = migrations(__package__, for_sqlite)
     if applied - {name for name, _ in known}:
         raise SetupError(
             f"The store {path} was made by another version of Antiphon. Use that version, or set"

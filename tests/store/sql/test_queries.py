@@ -62,14 +62,14 @@ def test_shared_queries_are_translated_for_sqlite(shared: str, translated: str) 
 def test_queries_run_on_sqlite_3_34() -> None:
     """Some distributions have SQLite 3.34. It knows neither ``RETURNING`` nor the operators ``->``
     and ``->>``."""
-    texts = {**TEXTS, **dict(migrations("antiphon.store.sqlite"))}
+    texts = {**TEXTS, **dict(migrations("antiphon.store.sqlite", for_sqlite))}
     assert not [
         name for name, text in texts.items() if re.search(r"\bRETURNING\b|->", text.upper())
     ]
 
 
 def test_migrations_are_in_order() -> None:
-    names = [name for name, _ in migrations("antiphon.store.sqlite")]
+    names = [name for name, _ in migrations("antiphon.store.sqlite", for_sqlite)]
     assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
 
 
@@ -95,7 +95,7 @@ def plan(connection: sqlite3.Connection, query: str) -> list[str]:
 
 def test_every_query_uses_an_index() -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
-        for _, script in migrations("antiphon.store.sqlite"):
+        for _, script in migrations("antiphon.store.sqlite", for_sqlite):
             connection.executescript(script)
         for name, query in TEXTS.items():
             for step in plan(connection, query):
@@ -123,7 +123,7 @@ PAGES = (
 
 def test_pages_begin_at_their_cursor() -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
-        for _, script in migrations("antiphon.store.sqlite"):
+        for _, script in migrations("antiphon.store.sqlite", for_sqlite):
             connection.executescript(script)
         for name in PAGES:
             steps = plan(connection, TEXTS[name])

@@ -31,7 +31,7 @@ from antiphon.store.records import (
     Reservation,
     RunEnd,
 )
-from antiphon.store.sql.queries import migrations
+from antiphon.store.sql.queries import for_sqlite, migrations
 from antiphon.store.sqlite.database import Database
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.store_checks.responses import make_response
@@ -415,7 +415,7 @@ async def test_reopening_changes_nothing(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "a.db")
     applied = [name for (name,) in connection.execute("SELECT name FROM migrations ORDER BY name")]
     connection.close()
-    assert applied == [name for name, _ in migrations("antiphon.store.sqlite")]
+    assert applied == [name for name, _ in migrations("antiphon.store.sqlite", for_sqlite)]
 
 
 @pytest.mark.parametrize(
@@ -513,9 +513,9 @@ NEXT_STEP = (
 
 def add_migration(monkeypatch: pytest.MonkeyPatch, name: str, script: str) -> None:
     """Let the SQLite store have one more migration."""
-    known = migrations("antiphon.store.sqlite")
+    known = migrations("antiphon.store.sqlite", for_sqlite)
     added = (*known, (name, script))
-    monkeypatch.setattr("antiphon.store.sqlite.database.migrations", lambda package: added)
+    monkeypatch.setattr("antiphon.store.sqlite.database.migrations", lambda *_: added)
 
 
 async def test_older_database_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,6 @@ CREATE TABLE responses (
     -- When the items of the response were made.
     times BLOB
 );
-CREATE UNIQUE INDEX responses_by_id ON responses (tenant, id);
-CREATE INDEX responses_by_parent ON responses (tenant, parent) WHERE parent IS NOT NULL;
 CREATE INDEX responses_by_expiry ON responses (expires_at) WHERE expires_at IS NOT NULL AND live = 1;
 -- Responses that are too old are found in this index, one tenant after another.
 CREATE INDEX responses_of_tenant ON responses (tenant, created_at) WHERE live = 1;
@@ -33,7 +31,6 @@ CREATE TABLE items (
     response INTEGER NOT NULL,
     PRIMARY KEY (tenant, id, response)
 ) WITHOUT ROWID;
-CREATE INDEX items_by_response ON items (response);
 
 -- What a list of responses shows. It is in a table of its own, so that a list does not read the
 -- large columns of the responses.
@@ -50,7 +47,6 @@ CREATE TABLE summaries (
     text TEXT NOT NULL,
     body BLOB NOT NULL
 );
-CREATE INDEX summaries_of_tenant ON summaries (tenant, seq);
 
 -- When a response is saved again, its old items are deleted. The items of the new version are then
 -- inserted.
@@ -89,31 +85,6 @@ CREATE TRIGGER response_removed AFTER DELETE ON responses BEGIN
     DELETE FROM response_totals WHERE tenant = old.tenant AND responses = 0 AND bytes = 0;
 END;
 
--- Conversations.
-
-CREATE TABLE conversations (
-    seq INTEGER PRIMARY KEY,
-    tenant TEXT NOT NULL,
-    id TEXT NOT NULL,
-    body BLOB NOT NULL
-);
-CREATE UNIQUE INDEX conversations_by_id ON conversations (tenant, id);
-
--- kind: the role of a message, or the type of any other item. With the last two indexes, a query
--- reads only the items of one page, or only the items of some kinds.
-CREATE TABLE conversation_items (
-    position INTEGER PRIMARY KEY,
-    conversation INTEGER NOT NULL REFERENCES conversations (seq) ON DELETE CASCADE,
-    tenant TEXT NOT NULL,
-    id TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    body BLOB NOT NULL
-);
-CREATE UNIQUE INDEX conversation_items_by_id ON conversation_items (conversation, id);
-CREATE INDEX conversation_items_of_tenant ON conversation_items (tenant, id);
-CREATE INDEX conversation_items_in_order ON conversation_items (conversation, position);
-CREATE INDEX conversation_items_by_kind ON conversation_items (conversation, kind, position);
-
 -- Runs.
 
 CREATE TABLE runs (
@@ -143,14 +114,6 @@ CREATE TABLE runs (
     -- sweep.
     ended_at INTEGER
 );
-CREATE UNIQUE INDEX runs_by_id ON runs (tenant, id);
-CREATE INDEX runs_unended ON runs (seq) WHERE ended_at IS NULL;
-CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
-CREATE INDEX runs_active ON runs (tenant, api_key) WHERE ended_at IS NULL;
--- Indexes for fair claims: the next run that is claimed belongs to the tenant with the fewest
--- running runs.
-CREATE INDEX runs_by_tenant ON runs (tenant, start_by, seq) WHERE ended_at IS NULL;
-CREATE INDEX runs_deferred ON runs (start_by) WHERE ended_at IS NULL AND start_by > 0;
 CREATE INDEX runs_owned ON runs (tenant, owner) WHERE ended_at IS NULL AND owner IS NOT NULL;
 
 -- The requests of runs are in a table of their own, because SQLite always writes a whole row, and
@@ -172,34 +135,6 @@ CREATE TABLE batches (
 );
 CREATE UNIQUE INDEX batches_by_run ON batches (run, first);
 
--- The webhooks that are still to be delivered. endpoint: the webhook endpoint of the tenant, or '' for
--- the URL in the settings.
-CREATE TABLE webhooks (
-    id TEXT PRIMARY KEY,
-    body BLOB NOT NULL,
-    due_at REAL NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    tenant TEXT NOT NULL,
-    endpoint TEXT NOT NULL
-);
-CREATE INDEX webhooks_by_time ON webhooks (due_at);
-
--- The journal of server-side tool calls. run: the run that the call belongs to. NULL: the entry is
--- about an approval.
-CREATE TABLE journal (
-    tenant TEXT NOT NULL,
-    key TEXT NOT NULL,
-    response TEXT NOT NULL,
-    attempt TEXT NOT NULL,
-    intent BLOB NOT NULL,
-    result BLOB,
-    begun_at INTEGER NOT NULL,
-    run INTEGER REFERENCES runs (seq) ON DELETE CASCADE,
-    PRIMARY KEY (tenant, key)
-);
-CREATE INDEX journal_by_run ON journal (run) WHERE run IS NOT NULL;
-CREATE INDEX journal_approvals ON journal (begun_at) WHERE run IS NULL;
-
 -- The state of the processes that use the database. All times are seconds of the machine's monotonic
 -- clock. A server deletes the records of earlier processes when it starts.
 
@@ -212,7 +147,6 @@ CREATE TABLE locks (
     owner TEXT NOT NULL,
     PRIMARY KEY (tenant, conversation)
 ) WITHOUT ROWID;
-CREATE INDEX locks_by_holder ON locks (tenant, holder);
 
 -- Reservations: responses that are being generated. They count against the quota of their tenant
 -- before they are saved.
@@ -223,46 +157,10 @@ CREATE TABLE reservations (
     PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
 
--- Files.
+-- {shared}
 
-CREATE TABLE files (
-    seq INTEGER PRIMARY KEY,
-    tenant TEXT NOT NULL,
-    id TEXT NOT NULL,
-    purpose TEXT NOT NULL,
-    bytes INTEGER NOT NULL,
-    expires_at INTEGER,
-    body BLOB NOT NULL
-);
-CREATE UNIQUE INDEX files_by_id ON files (tenant, id);
-CREATE INDEX files_in_order ON files (tenant, seq);
-CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
 -- The files of a tenant and their bytes are counted in this index alone, without reading the rows.
 CREATE INDEX files_of_tenant ON files (tenant, bytes);
-
--- The contents are in a table of their own, so that a list of files does not read them.
-CREATE TABLE contents (
-    file INTEGER PRIMARY KEY REFERENCES files (seq) ON DELETE CASCADE,
-    content BLOB NOT NULL
-);
-
--- Blobs: contents of files that are stored outside of the database. Files of one tenant with the
--- same content share one blob. files: the number of these files.
-CREATE TABLE blobs (
-    seq INTEGER PRIMARY KEY,
-    tenant TEXT NOT NULL,
-    sha256 TEXT NOT NULL,
-    bytes INTEGER NOT NULL,
-    key TEXT NOT NULL,
-    files INTEGER NOT NULL
-);
-CREATE UNIQUE INDEX blobs_by_content ON blobs (tenant, sha256);
-CREATE UNIQUE INDEX blobs_by_key ON blobs (key);
-
-CREATE TABLE file_blobs (
-    file INTEGER PRIMARY KEY REFERENCES files (seq) ON DELETE CASCADE,
-    blob INTEGER NOT NULL
-);
 
 -- The keys of blobs that no file uses any more. A key is removed when the content of its blob is
 -- deleted.
@@ -273,33 +171,7 @@ CREATE TRIGGER file_blob_removed AFTER DELETE ON file_blobs BEGIN
     INSERT INTO unused_blobs (key) SELECT key FROM blobs WHERE seq = old.blob AND files = 0;
     DELETE FROM blobs WHERE seq = old.blob AND files = 0;
 END;
-
--- Vector stores.
-
-CREATE TABLE vector_stores (
-    seq INTEGER PRIMARY KEY,
-    tenant TEXT NOT NULL,
-    id TEXT NOT NULL,
-    expires_at INTEGER,
-    body BLOB NOT NULL
-);
-CREATE UNIQUE INDEX vector_stores_by_id ON vector_stores (tenant, id);
 CREATE INDEX vector_stores_expiring ON vector_stores (expires_at);
-
-CREATE TABLE vector_files (
-    seq INTEGER PRIMARY KEY,
-    store INTEGER NOT NULL REFERENCES vector_stores (seq) ON DELETE CASCADE,
-    id TEXT NOT NULL,
-    batch TEXT,
-    status TEXT NOT NULL,
-    bytes INTEGER NOT NULL,
-    body BLOB NOT NULL
-);
-CREATE UNIQUE INDEX vector_files_by_id ON vector_files (store, id);
-CREATE INDEX vector_files_everywhere ON vector_files (id);
-CREATE INDEX vector_files_unfinished ON vector_files (seq) WHERE status = 'in_progress';
--- With this index, a query for a page of the files of a vector store reads only this page.
-CREATE INDEX vector_files_in_order ON vector_files (store, seq);
 
 CREATE TRIGGER file_removed AFTER DELETE ON files BEGIN
     DELETE FROM vector_files WHERE id = old.id
@@ -352,30 +224,6 @@ CREATE TRIGGER chunk_removed AFTER DELETE ON chunks BEGIN
     VALUES ('delete', old.seq, old.store, coalesce(old.indexed, old.text));
 END;
 
--- Administration.
-
--- Named values, such as the API keys and the record of the last sweep. The tenant is empty if a value
--- belongs to the whole server.
-CREATE TABLE named_values (
-    tenant TEXT NOT NULL,
-    name TEXT NOT NULL,
-    content BLOB NOT NULL,
-    PRIMARY KEY (tenant, name)
-);
-
--- The audit log. Each row is an administrative act.
-CREATE TABLE audit (
-    seq INTEGER PRIMARY KEY,
-    id TEXT NOT NULL UNIQUE,
-    at INTEGER NOT NULL,
-    type TEXT NOT NULL,
-    target TEXT NOT NULL,
-    actor TEXT NOT NULL,
-    actor_tenant TEXT NOT NULL,
-    address TEXT NOT NULL
-);
-CREATE INDEX audit_by_time ON audit (at);
-
 -- One row for each request. A sweep later adds the row to the sum of its minute. The primary key
 -- begins with the time, and the table is stored in the order of this key. So rows of the same time
 -- are next to each other, and no second index is needed.
@@ -397,23 +245,3 @@ CREATE TABLE usage_rows (
     latency_ms INTEGER NOT NULL,
     PRIMARY KEY (start, id)
 ) WITHOUT ROWID;
-
--- Each row is the sum of the requests of width seconds, beginning at start.
-CREATE TABLE usage_sums (
-    width INTEGER NOT NULL,
-    start INTEGER NOT NULL,
-    kind TEXT NOT NULL,
-    tenant TEXT NOT NULL,
-    api_key TEXT NOT NULL,
-    model TEXT NOT NULL,
-    requests INTEGER NOT NULL,
-    failed_requests INTEGER NOT NULL,
-    cancelled_requests INTEGER NOT NULL,
-    input_tokens INTEGER NOT NULL,
-    cached_tokens INTEGER NOT NULL,
-    output_tokens INTEGER NOT NULL,
-    reasoning_tokens INTEGER NOT NULL,
-    tool_calls INTEGER NOT NULL,
-    latency_ms INTEGER NOT NULL,
-    PRIMARY KEY (width, start, kind, tenant, api_key, model)
-);
