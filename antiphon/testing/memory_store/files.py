@@ -18,6 +18,8 @@ from antiphon.store.files import (
 )
 from antiphon.wire.resources.files import File
 
+from .part import Part
+
 
 class _FileRow(Struct):
     position: int
@@ -32,20 +34,16 @@ class _BlobRow(Struct):
     files: int = 0
 
 
-class MemoryFiles(FileStore):
-    """Implements ``FileStore`` with a dictionary.
-
-    ``check``: a function that the methods call first. It raises ``StoreError`` if the store is
-    closed. ``on_deleted``: called with the tenant and the id of each file that ``delete`` or
-    ``expire`` deletes.
-    """
+class MemoryFiles(Part, FileStore):
+    """Implements ``FileStore`` with a dictionary. ``on_deleted``: called with the tenant and the id
+    of each file that ``delete`` or ``expire`` deletes."""
 
     supports_blobs = True
 
     def __init__(
         self, check: Callable[[], None], *, on_deleted: Callable[[str, str], None]
     ) -> None:
-        self._check = check
+        super().__init__(check)
         self._on_deleted = on_deleted
         self._files: dict[tuple[str, str], _FileRow] = {}
         #: Blobs by tenant and SHA-256.
@@ -56,7 +54,6 @@ class MemoryFiles(FileStore):
     async def put(
         self, tenant: str, file: File, content: FileContents, limits: FileLimits = NO_LIMITS
     ) -> bool:
-        self._check()
         count, stored_bytes = self.totals(tenant)
         if not limits.allow(count + 1, stored_bytes + file.bytes):
             return False
@@ -67,17 +64,14 @@ class MemoryFiles(FileStore):
         return True
 
     async def get(self, tenant: str, file_id: str) -> File | None:
-        self._check()
         found = self._files.get((tenant, file_id))
         return found.file if found is not None else None
 
     async def read(self, tenant: str, file_id: str) -> FileContents | None:
-        self._check()
         found = self._files.get((tenant, file_id))
         return found.content if found is not None else None
 
     async def list_page(self, tenant: str, query: FileQuery) -> tuple[File, ...] | None:
-        self._check()
         files = self._files_of(tenant)
         if query.newest_first:
             files.reverse()
@@ -90,14 +84,12 @@ class MemoryFiles(FileStore):
         return tuple(islice(matching, query.limit))
 
     async def delete(self, tenant: str, file_id: str) -> bool:
-        self._check()
         self._on_deleted(tenant, file_id)
         return self._delete(tenant, file_id)
 
     async def replace_content(
         self, tenant: str, file_id: str, old: BlobRef | None, new: FileContents
     ) -> bool:
-        self._check()
         row = self._files.get((tenant, file_id))
         if row is None or old != (row.content if isinstance(row.content, BlobRef) else None):
             return False
@@ -115,7 +107,6 @@ class MemoryFiles(FileStore):
     async def list_contents(
         self, *, after: int, limit: int, in_blobs: bool
     ) -> tuple[StoredContent, ...]:
-        self._check()
         rows = (
             StoredContent(position=row.position, tenant=tenant, file=row.file, blob=blob)
             for (tenant, _), row in self._files.items()
@@ -125,16 +116,13 @@ class MemoryFiles(FileStore):
         return tuple(islice(rows, limit))
 
     async def list_unused_blobs(self, limit: int) -> tuple[str, ...]:
-        self._check()
         return tuple(islice(self._unused, limit))
 
     async def forget_blobs(self, keys: Collection[str]) -> None:
-        self._check()
         for key in keys:
             self._unused.pop(key, None)
 
     async def find_unknown_blobs(self, keys: Collection[str]) -> frozenset[str]:
-        self._check()
         return frozenset(keys) - {row.blob.key for row in self._blobs.values()} - set(self._unused)
 
     def expire(self, now: int) -> None:

@@ -19,6 +19,7 @@ from antiphon.store.usage import (
     usage_cutoffs,
 )
 
+from .part import Part
 from .values import drop_tenant
 
 #: Start, kind, tenant, API key and model of a sum.
@@ -26,18 +27,16 @@ _Key = tuple[int, str, str, str, str]
 _Sums = tuple[int, ...]
 
 
-class MemoryUsage(UsageLog):
-    """Implements ``UsageLog`` with dictionaries. ``check``: a function that the methods call first.
-    It raises ``StoreError`` if the store is closed."""
+class MemoryUsage(Part, UsageLog):
+    """Implements ``UsageLog`` with dictionaries."""
 
     def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
+        super().__init__(check)
         self._records: dict[str, UsageRecord] = {}
         #: Sums by their width in seconds.
         self._sums: dict[int, dict[_Key, _Sums]] = {}
 
     async def add(self, records: Sequence[UsageRecord]) -> None:
-        self._check()
         self.add_now(*records)
 
     def add_now(self, *records: UsageRecord) -> None:
@@ -46,7 +45,6 @@ class MemoryUsage(UsageLog):
             self._records.setdefault(record.id, record)
 
     async def totals(self, query: UsageQuery) -> tuple[UsageTotals, ...]:
-        self._check()
         found: dict[tuple[int, str | None, str | None, str | None], _Sums] = {}
         for (start, kind, tenant, api_key, model), sums in self._rows():
             names = (tenant, api_key, model)
@@ -136,20 +134,17 @@ def _totals(
     )
 
 
-class MemoryAudit(AuditLog):
-    """Implements ``AuditLog`` with a list. ``check``: a function that the methods call first. It
-    raises ``StoreError`` if the store is closed."""
+class MemoryAudit(Part, AuditLog):
+    """Implements ``AuditLog`` with a list."""
 
     def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
+        super().__init__(check)
         self._records: list[AuditRecord] = []
 
     async def add(self, record: AuditRecord) -> None:
-        self._check()
         self._records.append(record)
 
     async def list(self, query: AuditQuery) -> tuple[AuditRecord, ...] | None:
-        self._check()
         records = self._records[::-1] if query.newest_first else self._records
         if query.after is not None:
             ids = [record.id for record in records]
@@ -180,13 +175,12 @@ def _matches(record: AuditRecord, query: AuditQuery) -> bool:
 _EntryKey = tuple[str, str]
 
 
-class MemoryJournal(Journal):
-    """Implements ``Journal`` with a dictionary. ``check``: a function that the methods call first.
-    It raises an error if the store is closed. ``is_active``: whether a key is the tenant and the id
-    of a background run that has not ended."""
+class MemoryJournal(Part, Journal):
+    """Implements ``Journal`` with a dictionary. ``is_active``: whether a key is the tenant and the
+    id of a background run that has not ended."""
 
     def __init__(self, check: Callable[[], None], is_active: Callable[[_EntryKey], bool]) -> None:
-        self._check = check
+        super().__init__(check)
         self._is_active = is_active
         #: By tenant and key: the entry, and the time when it was begun.
         self._entries: dict[_EntryKey, tuple[JournalEntry, int]] = {}
@@ -194,14 +188,12 @@ class MemoryJournal(Journal):
     async def begin(
         self, tenant: str, entries: Sequence[JournalEntry], now: int
     ) -> tuple[JournalEntry | None, ...]:
-        self._check()
         for each in entries:
             if each.is_approval or self._is_active((tenant, each.response_id)):
                 self._entries.setdefault((tenant, each.key), (each, now))
         return tuple(self._find(tenant, each.key) for each in entries)
 
     async def settle(self, tenant: str, key: str, old: bytes | None, new: bytes | None) -> bool:
-        self._check()
         entry, begun_at = self._entries.get((tenant, key), (None, 0))
         if entry is None or entry.result not in (old, new):
             return False
@@ -209,7 +201,6 @@ class MemoryJournal(Journal):
         return True
 
     async def find(self, tenant: str, keys: Collection[str]) -> tuple[JournalEntry, ...]:
-        self._check()
         found = (self._find(tenant, key) for key in keys)
         return tuple(entry for entry in found if entry is not None)
 

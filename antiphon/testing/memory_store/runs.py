@@ -31,6 +31,7 @@ from antiphon.store.records import (
 from antiphon.store.runs import LocalNotifications, RunLimitReached, RunStore
 
 from .locks import ConversationLocks, OwnerHeartbeats
+from .part import Part
 from .reservations import Reservations
 
 _Key = tuple[str, str]
@@ -65,16 +66,15 @@ class _Run(Struct):
         return self.batches[-1].last + 1 if self.batches else 0
 
 
-class MemoryRuns(RunStore):
+class MemoryRuns(Part, RunStore):
     """Implements ``RunStore`` with dictionaries. ``save``: a function that stores a response in the
-    store to which these runs belong. ``check``: a function that the methods call first. It raises
-    ``StoreError`` if the store is closed."""
+    store to which these runs belong."""
 
     supports_steering = True
 
     def __init__(self, save: Callable[[Saving], None], check: Callable[[], None]) -> None:
+        super().__init__(check)
         self._save = save
-        self._check = check
         self.owners = OwnerHeartbeats()
         self.locks = ConversationLocks(self.owners)
         #: Reservations for responses that are being generated.
@@ -84,12 +84,11 @@ class MemoryRuns(RunStore):
         self._webhooks: dict[str, tuple[WebhookEvent, int]] = {}
 
     async def create(self, run: NewRun) -> bool:
-        self._check()
         job, lock = run.job, run.lock
         if lock is not None and not self.is_locked(job.tenant, job.id, lock):
             return False
         for limit in run.limits:
-            if self._count_unended(job.tenant, limit.api_key) >= limit.max_runs:
+            if await self.count_unended(job.tenant, limit.api_key) >= limit.max_runs:
                 raise RunLimitReached(limit)
         if (job.tenant, job.id) in self.rows:
             raise StoreError("The store has a run of this id.")
@@ -102,7 +101,6 @@ class MemoryRuns(RunStore):
         return True
 
     async def claim(self, query: ClaimQuery) -> tuple[Claim, ...]:
-        self._check()
         if query.limit < 1:
             return ()
         self.owners.record(query.owner)
@@ -129,7 +127,6 @@ class MemoryRuns(RunStore):
         return tuple(claims)
 
     async def heartbeat(self, query: ClaimQuery) -> bool:
-        self._check()
         self.owners.record(query.owner)
         is_free = self.owners.free_runs(query)
         for run in self.rows.values():
@@ -145,7 +142,6 @@ class MemoryRuns(RunStore):
     async def lock_conversation(
         self, tenant: str, holder: str, lock: ConversationLock, *, lease_s: float
     ) -> bool:
-        self._check()
         if not self.locks.has_run(tenant, holder) and self.has_run((tenant, holder)):
             return False
         return self.locks.acquire(tenant, holder, lock, lease_s=lease_s)
@@ -165,7 +161,6 @@ class MemoryRuns(RunStore):
         return is_locked
 
     async def release(self, owner: str) -> None:
-        self._check()
         for run in self.rows.values():
             if run.owner == owner and run.ended_at is None:
                 run.owner = None
@@ -174,7 +169,6 @@ class MemoryRuns(RunStore):
         self.notifications.notify_queued()
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
-        self._check()
         run = self.rows.get((tenant, response_id))
         if run is None or run.ended_at is not None:
             return None
@@ -182,7 +176,6 @@ class MemoryRuns(RunStore):
         return self._take(run, _TAKEN_OVER)
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
-        self._check()
         lost: set[str] = set()
         for append in appends:
             run = self._claimed_run(append.claim)
@@ -193,13 +186,12 @@ class MemoryRuns(RunStore):
         return frozenset(lost)
 
     async def end(self, claim: Claim, end: RunEnd) -> bool:
-        self._check()
         run = self._claimed_run(claim)
         if run is None or run.steering.count != end.steering_count:
             return False
         run.ended_at = 0
         self._add_batch(run, end.batch)
-        self._keep_webhooks(end.webhooks)
+        await self.add_webhooks(end.webhooks)
         self._save(Saving.of_run_end(claim.job.tenant, end))
         self.locks.remove_holder(claim.job.tenant, claim.job.id)
         self.notifications.subscriptions.mark_stale([(claim.job.tenant, claim.job.id)])
@@ -208,12 +200,10 @@ class MemoryRuns(RunStore):
         return True
 
     async def steering(self, tenant: str, response_id: str) -> Steering | None:
-        self._check()
         run = self.rows.get((tenant, response_id))
         return None if run is None or run.ended_at is not None else run.steering
 
     async def steered_runs(self, owner: str) -> tuple[str, ...]:
-        self._check()
         unended = (run for run in self.rows.values() if run.ended_at is None)
         return tuple(run.job.id for run in unended if run.owner == owner and run.steering.count)
 
@@ -227,10 +217,6 @@ class MemoryRuns(RunStore):
         return True
 
     async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
-        self._check()
-        return self._count_unended(tenant, api_key)
-
-    def _count_unended(self, tenant: str, api_key: str | None) -> int:
         return sum(
             run.ended_at is None
             and not run.by_name
@@ -240,17 +226,12 @@ class MemoryRuns(RunStore):
         )
 
     async def add_webhooks(self, webhooks: Sequence[WebhookEvent]) -> None:
-        self._check()
-        self._keep_webhooks(webhooks)
-
-    def _keep_webhooks(self, webhooks: Sequence[WebhookEvent]) -> None:
         for webhook in webhooks:
             self._webhooks.setdefault(webhook.id, (webhook, 0))
 
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int
     ) -> tuple[DueWebhook, ...]:
-        self._check()
         due = [(event, count) for event, count in self._webhooks.values() if event.due_at <= now]
         due.sort(key=lambda pair: pair[0].due_at)
         for event, attempts in due[:limit]:
@@ -261,20 +242,17 @@ class MemoryRuns(RunStore):
         )
 
     async def settle_webhook(self, event_id: str, retry_at: float | None) -> None:
-        self._check()
         event, attempts = self._webhooks.pop(event_id, (None, 0))
         if event is not None and retry_at is not None:
             self._webhooks[event_id] = (replace(event, due_at=retry_at), attempts)
 
     async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
-        self._check()
         run = self.rows.get((claim.job.tenant, claim.job.id))
         return tuple(run.batches) if run is not None else ()
 
     async def events(
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
-        self._check()
         run = self.rows.get((tenant, response_id))
         if run is None:
             return None

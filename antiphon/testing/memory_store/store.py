@@ -36,6 +36,7 @@ from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary, summarize
 
 from .files import MemoryFiles
+from .part import Part
 from .runs import MemoryRuns
 from .values import MemoryValues, drop_tenant
 from .vectors import MemoryVectorIndex
@@ -96,11 +97,12 @@ class _ConversationRow(Struct):
 _Key = tuple[str, str]
 
 
-class MemoryStore(Store):
+class MemoryStore(Part, Store):
     """Implements ``Store`` with dictionaries, which tests can read. ``rows``: the responses.
     ``conversations``: the conversations with their items."""
 
     def __init__(self) -> None:
+        super().__init__(self._raise_if_closed)
         self.rows: dict[_Key, _ResponseRow] = {}
         #: Keys of responses, by the key of their parent (``_children``), and by the tenant and id
         #: of each of their items (``_holders``).
@@ -129,7 +131,6 @@ class MemoryStore(Store):
         lock: ConversationLock | None = None,
         usage: UsageRecord | None = None,
     ) -> bool:
-        self._check()
         saving = Saving(tenant=tenant, stored=stored, usage=usage)
         if lock is None:
             self._save(saving)
@@ -164,12 +165,10 @@ class MemoryStore(Store):
             conversation_row.add(row.items)
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
-        self._check()
         row = self.rows.get((tenant, response_id))
         return row.stored if row is not None and row.live else None
 
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
-        self._check()
         row = self.rows.get((tenant, response_id))
         if row is None or not row.live:
             return None
@@ -184,7 +183,6 @@ class MemoryStore(Store):
     async def list_responses(
         self, tenant: str, query: ResponseQuery
     ) -> tuple[ResponseSummary, ...] | None:
-        self._check()
         after = self.rows.get((tenant, query.after or ""))
         if query.after is not None and (after is None or not after.live):
             return None
@@ -199,7 +197,6 @@ class MemoryStore(Store):
         return tuple(islice((each for each in found if _matches(each, query)), query.limit))
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
-        self._check()
         rows = (self.rows[key] for key in self._holders.get((tenant, item_id), ()))
         newest = max((row for row in rows if row.live), key=lambda row: row.order, default=None)
         if newest is None:
@@ -207,7 +204,6 @@ class MemoryStore(Store):
         return next(item for item in newest.items if item.id == item_id)
 
     async def delete(self, tenant: str, response_id: str) -> bool:
-        self._check()
         key = (tenant, response_id)
         row = self.rows.get(key)
         if row is None or not row.live:
@@ -218,7 +214,6 @@ class MemoryStore(Store):
         return True
 
     async def delete_tenant(self, tenant: str) -> int:
-        self._check()
         total = self.runs.delete_tenant(tenant)
         for key in [key for key in self.rows if key[0] == tenant]:
             self._unlink(key, self.rows.pop(key))
@@ -231,7 +226,6 @@ class MemoryStore(Store):
         return total + await self.containers.delete_tenant(tenant)
 
     async def usage(self, tenant: str) -> TenantUsage:
-        self._check()
         rows = [row for key, row in self.rows.items() if key[0] == tenant]
         queued, running = self.runs.count_active(tenant)
         files, files_bytes = self.files.totals(tenant)
@@ -246,7 +240,6 @@ class MemoryStore(Store):
         )
 
     async def reserve_response(self, reservation: Reservation) -> bool:
-        self._check()
         tenant, name, owner = reservation.tenant, reservation.response_id, reservation.owner
         self.runs.owners.record(owner)
         rows = {id: row for (each, id), row in self.rows.items() if each == tenant}
@@ -263,7 +256,6 @@ class MemoryStore(Store):
         self.runs.reservations.remove(tenant, response_id, owner)
 
     async def sweep(self, retention: Retention, now: int) -> int:
-        self._check()
         log_age_s = retention.max_log_age_s
         self.files.expire(now)
         self.vectors.expire(now)
@@ -316,7 +308,6 @@ class MemoryStore(Store):
     async def save_conversation(
         self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
     ) -> None:
-        self._check()
         conversation_row = self.conversations.setdefault(
             (tenant, conversation.id), _ConversationRow(conversation)
         )
@@ -326,7 +317,6 @@ class MemoryStore(Store):
     async def list_conversations(
         self, tenant: str, *, after: str | None = None, limit: int
     ) -> tuple[ConversationResource, ...]:
-        self._check()
         ids = [id for owner, id in self.conversations if owner == tenant]
         if after is not None:
             ids = ids[ids.index(after) + 1 :] if after in ids else []
@@ -335,18 +325,15 @@ class MemoryStore(Store):
     async def load_conversation(
         self, tenant: str, conversation_id: str
     ) -> ConversationResource | None:
-        self._check()
         conversation_row = self.conversations.get((tenant, conversation_id))
         return conversation_row.conversation if conversation_row is not None else None
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
-        self._check()
         return self.conversations.pop((tenant, conversation_id), None) is not None
 
     async def add_conversation_items(
         self, tenant: str, conversation_id: str, items: tuple[Item, ...]
     ) -> bool:
-        self._check()
         conversation_row = self.conversations.get((tenant, conversation_id))
         if conversation_row is None:
             return False
@@ -356,7 +343,6 @@ class MemoryStore(Store):
     async def list_conversation_items(
         self, tenant: str, conversation_id: str, query: ItemQuery
     ) -> tuple[Item, ...] | None:
-        self._check()
         row = self.conversations.get((tenant, conversation_id))
         if row is None or not query.cursors <= row.items.keys():
             return None if query.cursors else ()
@@ -365,7 +351,6 @@ class MemoryStore(Store):
     async def remove_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> bool:
-        self._check()
         conversation_row = self.conversations.get((tenant, conversation_id))
         return (
             conversation_row is not None and conversation_row.items.pop(item_id, None) is not None
@@ -392,7 +377,7 @@ class MemoryStore(Store):
             None,
         )
 
-    def _check(self) -> None:
+    def _raise_if_closed(self) -> None:
         if self._closed:
             raise StoreError("The store is closed.")
 

@@ -7,21 +7,20 @@ from typing import Any
 
 from antiphon.store.values import ValueStore
 
+from .part import Part
 
-class MemoryValues(ValueStore):
-    """Implements ``ValueStore`` with a dictionary. ``check``: a function that the methods call
-    first. It raises ``StoreError`` if the store is closed."""
+
+class MemoryValues(Part, ValueStore):
+    """Implements ``ValueStore`` with a dictionary."""
 
     def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
+        super().__init__(check)
         self._values: dict[tuple[str, str], bytes] = {}
 
     async def read(self, tenant: str, name: str) -> bytes | None:
-        self._check()
         return self._values.get((tenant, name))
 
     async def replace(self, tenant: str, name: str, old: bytes | None, new: bytes | None) -> bool:
-        self._check()
         key = (tenant, name)
         if self._values.get(key) != old:
             return False

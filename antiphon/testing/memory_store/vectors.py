@@ -22,6 +22,7 @@ from antiphon.store.vectors import (
 )
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
+from .part import Part
 from .values import drop_tenant
 
 _WORD = re.compile(r"\w+")
@@ -54,18 +55,16 @@ class _StoreRow(Struct):
                 yield id, chunk_row
 
 
-class MemoryVectorIndex(VectorIndex):
+class MemoryVectorIndex(Part, VectorIndex):
     """Stores the chunks of vector stores in dictionaries, and searches them. Implements
-    ``VectorIndex``. ``check``: a function that the methods call first. It raises ``StoreError`` if
-    the store is closed."""
+    ``VectorIndex``."""
 
     def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
+        super().__init__(check)
         self._stores: dict[tuple[str, str], _StoreRow] = {}
         self._last_number = 0
 
     async def put(self, tenant: str, store: VectorStore, *, max_stores: int | None = None) -> bool:
-        self._check()
         is_new = (tenant, store.id) not in self._stores
         if is_new and exceeds(self.count(tenant) + 1, max_stores):
             return False
@@ -74,11 +73,9 @@ class MemoryVectorIndex(VectorIndex):
         return True
 
     async def list_stores(self, tenant: str) -> tuple[VectorStore, ...]:
-        self._check()
         return tuple(store_row.store for key, store_row in self._stores.items() if key[0] == tenant)
 
     async def delete(self, tenant: str, store_id: str) -> bool:
-        self._check()
         return self._stores.pop((tenant, store_id), None) is not None
 
     async def add_files(
@@ -177,7 +174,6 @@ class MemoryVectorIndex(VectorIndex):
         return ChunkVectors.from_rows(rows)
 
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
-        self._check()
         return tuple(
             IndexingTask(tenant=tenant, store_id=store_id, file_id=id)
             for (tenant, store_id), store_row in self._stores.items()
@@ -207,7 +203,6 @@ class MemoryVectorIndex(VectorIndex):
                 store_row.files.pop(file_id, None)
 
     def _store(self, tenant: str, store_id: str) -> _StoreRow | None:
-        self._check()
         return self._stores.get((tenant, store_id))
 
     def _file_row(self, tenant: str, store_id: str, file_id: str) -> _FileRow | None:
