@@ -132,13 +132,11 @@ class Recorder:
         """Apply deltas to the response, and keep the token ids in them. Raises ``BackendError`` if
         a delta contains text while no item is open."""
         for delta in deltas:
-            if isinstance(delta, Text):  # nearly all are Text or SampledTokens
+            if type(delta) is Text:  # nearly all
                 item = self._current or self._current_item()
                 item.write(delta.text, delta.logprobs, delta.channel)
-            elif isinstance(delta, SampledTokens):
-                self.token_log.extend(delta.ids)
             else:
-                self._record_other(delta)
+                _RECORDERS[type(delta)](self, delta)
 
     @property
     def waits_for_tools(self) -> bool:
@@ -164,27 +162,24 @@ class Recorder:
         last = self._last_closed
         return not is_model_call(last) or last.status == "incomplete"
 
-    def _record_other(self, delta: Delta) -> None:
-        match delta:
-            case Open():
-                self._open(delta)
-            case Close(key=""):
-                self.close_current(**{"status": delta.status, **delta.result})
-            case Close():
-                self._close_call(delta)
-            case Finish():
-                self._finish(delta)
-            case Summary():
-                self._current_item().add_summary(delta.text)
-            case Annotate():
-                self._current_item().annotate(delta.annotation)
-            case Progress():
-                item = self._calls[delta.key] if delta.key else self._current_item()
-                item.progress(delta.name, **delta.fields)
-            case NewPrompt():
-                append_prompt(self.token_log, self._prompt, delta.ids)
-            case Checkpoint():
-                self.checkpoint_pending = True
+    def _add_tokens(self, delta: SampledTokens) -> None:
+        self.token_log.extend(delta.ids)
+
+    def _add_prompt(self, delta: NewPrompt) -> None:
+        append_prompt(self.token_log, self._prompt, delta.ids)
+
+    def _add_summary(self, delta: Summary) -> None:
+        self._current_item().add_summary(delta.text)
+
+    def _annotate(self, delta: Annotate) -> None:
+        self._current_item().annotate(delta.annotation)
+
+    def _progress(self, delta: Progress) -> None:
+        item = self._calls[delta.key] if delta.key else self._current_item()
+        item.progress(delta.name, **delta.fields)
+
+    def _request_checkpoint(self, delta: Checkpoint) -> None:
+        self.checkpoint_pending = True
 
     def _current_item(self) -> ItemWriter | _DiscardingWriter:
         if self._current is None:
@@ -221,6 +216,12 @@ class Recorder:
                     item.begin()  # clients read the first part
             self._last_closed = item.close(status, **result)
 
+    def _close(self, delta: Close) -> None:
+        if delta.key:
+            self._close_call(delta)
+        else:
+            self.close_current(**{"status": delta.status, **delta.result})
+
     def _close_call(self, delta: Close) -> None:
         """Close the call of a server-side tool after the tool has returned."""
         if delta.tool_usage:
@@ -244,6 +245,20 @@ class Recorder:
         answer."""
         self.close_current()
         self._current = self._writer.open(Message(role="assistant", content=()))
+
+
+#: Type of a delta → the method that records it.
+_RECORDERS: Mapping[type[Delta], Callable[[Recorder, Any], None]] = {
+    Annotate: Recorder._annotate,
+    Checkpoint: Recorder._request_checkpoint,
+    Close: Recorder._close,
+    Finish: Recorder._finish,
+    NewPrompt: Recorder._add_prompt,
+    Open: Recorder._open,
+    Progress: Recorder._progress,
+    SampledTokens: Recorder._add_tokens,
+    Summary: Recorder._add_summary,
+}
 
 
 def _sum_numbers(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
