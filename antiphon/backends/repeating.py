@@ -11,7 +11,6 @@ from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
 from antiphon.errors import BackendError
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta
-from antiphon.support.push import send
 
 from .base import DeltaSink, Reply
 
@@ -54,4 +53,5 @@ class _RepeatingReply(ReplyWrapper):
 
 async def _send_all(sink: DeltaSink, batches: Sequence[tuple[Delta, ...]]) -> None:
     for batch in batches:
-        await send(sink, batch)
+        if (rest := sink(batch)) is not None:
+            await rest

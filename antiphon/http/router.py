@@ -112,16 +112,16 @@ class FastRouter:
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         raise self._unknown_urls.error(scope.get("method", "WEBSOCKET"), scope["path"])
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path = route_path(scope)
         if self._refused and scope.get("method") == "POST" and path.startswith(self._refused):
             raise storage_disabled()
         route = self._fixed.get((scope.get("method", ""), path))
         if route is None:
             router = self._groups.get(_first_segments(path), self._others)
-            return await router(scope, receive, send)
+            return router(scope, receive, send)
         scope["route"] = route
-        await route.app(scope, receive, send)
+        return route.app(scope, receive, send)
 
 
 def _first_segments(path: str) -> str:

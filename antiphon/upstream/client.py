@@ -218,8 +218,8 @@ class Upstream:
         """
         with await self._start(url, body, headers, retry_policy) as started:
             answer, reader = started.answer, started.reader
-            if started.payloads:
-                await send(sink, started.payloads)
+            if started.payloads and (rest := sink(started.payloads)) is not None:
+                await rest
             if not reader.done:
                 with suppress(_Done):
                     await answer.pump(partial(_feed, reader, sink))

@@ -96,6 +96,8 @@ class ReplicaPool:
             or [each for each in self._replicas if not each.is_down]
             or list(self._replicas)
         )
+        if len(candidates) == 1:
+            return candidates[0]
         if session_key is None:
             return min(candidates, key=lambda each: each.running)
         candidates.sort(key=lambda each: _weight(session_key, each.root), reverse=True)

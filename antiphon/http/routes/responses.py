@@ -97,12 +97,12 @@ class CreateEndpoint:
 
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
+        self._parse = partial(parse_create_response, shapes=deps.service.shapes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = request_context(scope)
         body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
-        parser = partial(parse_create_response, shapes=self._deps.service.shapes)
-        parsed = await bodies.parsed(body, self._deps.limits, parser)
+        parsed = await bodies.parsed(body, self._deps.limits, self._parse)
         request = with_trace(parsed, context.span.headers)
         response_id = repeats.response_id(scope, context.tenant, body)
         del body  # it may be large, and the run may take long

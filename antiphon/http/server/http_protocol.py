@@ -509,23 +509,27 @@ class _Exchange:
 
     def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.has_started = True
-        lines = [_STATUS_LINES[status], self._connection.date_line()]
+        pieces = [_STATUS_LINES[status], self._connection.date_line()]
+        line_count = 2
         length, names_connection = None, False
         for name, value in headers:
             if name == b"content-length":
                 length = value
             elif name == b"connection":
                 names_connection, self.keeps_alive = True, b"close" not in value
-            lines.append(b"%b: %b\r\n" % (name, value))
+            pieces += (name, b": ", value, b"\r\n")
+            line_count += 1
         if not (self.keeps_alive or names_connection):
-            lines.append(b"connection: close\r\n")
+            pieces.append(b"connection: close\r\n")
+            line_count += 1
         if length is not None:
             self._left_bytes = int(length)
         elif self._scope["method"] != "HEAD" and status not in _WITHOUT_BODY:
             self._is_chunked = True
-            lines.append(b"transfer-encoding: chunked\r\n")
-        head = b"".join(lines)
-        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or 0 in head:
+            pieces.append(b"transfer-encoding: chunked\r\n")
+            line_count += 1
+        head = b"".join(pieces)
+        if head.count(b"\n") != line_count or head.count(b"\r") != line_count or 0 in head:
             raise ValueError("a header contains a line end")
         if self._scope["method"] == "HEAD":
             self._left_bytes = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from antiphon.store.values import SERVER, Document, ValueStore
 
@@ -34,9 +34,9 @@ class TenantDeletions:
         """What ``current`` last returned in this process."""
         return self._recent.last
 
-    async def current(self) -> Mapping[str, float]:
+    def current(self) -> Awaitable[Mapping[str, float]]:
         """Return the time of the last deletion of each tenant, as of at most two seconds ago."""
-        return await self._recent.current()
+        return self._recent.current()
 
     async def record(self, tenant: str) -> None:
         """Record that a tenant is being deleted. Raises ``StoreError``."""

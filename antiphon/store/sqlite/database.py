@@ -356,7 +356,8 @@ class Database:
                             self._writes.put(None)  # ends the outer loop
                             break
                         group += more
-                    group = _in_turns(group)
+                    if len(group) > 1:
+                        group = _in_turns(group)
                     count = self._commit(connection, group)
                     self._in_loop(partial(_settle_writes, group[:count]))
                     group = group[count:]

@@ -141,7 +141,7 @@ def parse_create_response(
     if fields is None or not _UNKEPT.isdisjoint(fields):
         return read_create(parse_json_object(body, limits), limits)
     key = tuple(
-        part for name, value in fields.items() if name not in _OWN for part in (name, value)
+        [part for name, value in fields.items() if name not in _OWN for part in (name, value)]
     )
     shape = shapes.find(key)
     if shape is None:
