@@ -14,7 +14,6 @@ import shlex
 import shutil
 import struct
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +24,7 @@ from msgspec import Meta, Struct
 from antiphon.errors import BackendError, SetupError
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
+from antiphon.support.processes import kill
 from antiphon.wire.resources.audio import AudioFormat
 
 from .base import SpeechTask, unsupported
@@ -95,9 +95,7 @@ class ProgramSpeaker:
             except TimeoutError:
                 raise BackendError("The program that reads aloud is silent.") from None
             finally:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+                await kill(process)
         if status:
             raise BackendError("The program that reads aloud has failed.")
 

@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError
 from antiphon.support.file_locks import try_lock
+from antiphon.support.processes import kill
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -410,9 +411,7 @@ async def _install_package(folder: Path) -> Path:
     try:
         _, output = await running.communicate()
     finally:
-        if running.returncode is None:
-            running.kill()
-            await running.wait()
+        await kill(running)
     found = folder / DEFAULT_MODULE / DEFAULT_FILE
     if running.returncode != 0 or not found.is_file():
         lines = [line.strip(" ×╰▶") for line in output.decode("utf-8", "replace").splitlines()]
@@ -449,9 +448,7 @@ async def _download_package(folder: Path, progress: ProgressCallback) -> Path:
                 faults.append(line.strip().decode("utf-8", "replace"))
         code = await pip.wait()
     finally:
-        if pip.returncode is None:
-            pip.kill()
-            await pip.wait()
+        await kill(pip)
     wheels = list(folder.glob("*.whl"))
     if code != 0 or not wheels:
         reason = (faults or [str(code)])[-1].removeprefix("ERROR: ")

@@ -17,6 +17,7 @@ import structlog
 
 from antiphon.config.load import child_environment
 from antiphon.ipc.frames import FrameConnection
+from antiphon.support.processes import describe_end
 from antiphon.wire.admin.server_info import ProcessHealth
 
 from .setup import ChildReport, ChildSetup, StartFailure, decode_report, encode
@@ -112,7 +113,7 @@ class Child:
             _log.error(
                 "a process of the server has ended and is started again",
                 process=self.name,
-                reason=_reason(returncode),
+                reason=describe_end(returncode),
                 in_s=pause_s,
             )
             with suppress(TimeoutError):
@@ -159,10 +160,3 @@ class Child:
             self.has_started.set()
             self._is_ready = True
         self._on_report(report)
-
-
-def _reason(returncode: int) -> str:
-    if returncode < 0:
-        with suppress(ValueError):
-            return signal.Signals(-returncode).name
-    return f"exit code {returncode}"

@@ -16,6 +16,7 @@ import structlog
 from msgspec.structs import replace
 
 from antiphon.errors import BackendError, LoadInterrupted, SetupError
+from antiphon.support.processes import describe_end, kill
 from antiphon.support.tasks import BackgroundTasks
 
 from .client import LlamaClient
@@ -74,10 +75,10 @@ class LlamaProcess:
             setup = replace(self._setup, host=host, port=port, key=key)
             problem = await self._load(process, setup)
         except BaseException:
-            await _kill(process)
+            await _end(process)
             raise
         if problem:
-            await _kill(process)
+            await _end(process)
             raise SetupError(f"llama.cpp cannot load {self._files()}: {problem}.")
         self._process, self.client = process, LlamaClient(host, port, key)
         self._watches.start(self._watch(process))
@@ -102,9 +103,9 @@ class LlamaProcess:
             await process.stdin.drain()
         line = await process.stdout.readline()
         if not line:
-            code = await process.wait()
+            end = describe_end(await process.wait())
             raise LoadInterrupted(
-                f"llama.cpp cannot load {self._files()}: its process ended with code {code}."
+                f"llama.cpp cannot load {self._files()}: its process ended with {end}."
             )
         start = _decode(line)
         self.threads = start.threads
@@ -128,7 +129,7 @@ class LlamaProcess:
         """End the process, because a connection of ``client`` broke. Does nothing if the process
         has already been replaced by a new one."""
         if client is self.client and self._process is not None:
-            await _kill(self._process)
+            await _end(self._process)
             await self._watches.wait()
 
     async def close(self) -> None:
@@ -136,15 +137,13 @@ class LlamaProcess:
         self._closed = True
         async with self._starting:
             if self._process is not None:
-                await _kill(self._process)
+                await _end(self._process)
             await self._watches.wait()
         self._folder.cleanup()
 
 
-async def _kill(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process) -> None:
     """End the process. It holds nothing but memory, so it needs no time to clean up."""
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-    await process.wait()
+    await kill(process)
     if process.stdin is not None:
         process.stdin.close()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from antiphon.errors import BackendError, EngineLost, LoadInterrupted, SetupError
+from antiphon.support.processes import describe_end, kill
 from antiphon.support.tasks import BackgroundTasks
 
 from .protocol import (
@@ -74,10 +75,10 @@ class WorkerProcess:
             try:
                 problem = await self._wait_until_ready(process)
             except BaseException:
-                await _kill(process)
+                await kill(process)
                 raise
             if problem:
-                await _kill(process)
+                await kill(process)
                 raise SetupError(f"OpenVINO cannot load {self._setup.model}: {problem}")
             self._process = process
             self._readers.start(self._read(process))
@@ -89,9 +90,9 @@ class WorkerProcess:
         except TimeoutError:
             return f"it was not ready within {_LOAD_TIMEOUT_S:g} seconds"
         except EOFError:
-            code = await process.wait()
+            end = describe_end(await process.wait())
             raise LoadInterrupted(
-                f"OpenVINO cannot load {self._setup.model}: its process ended with code {code}"
+                f"OpenVINO cannot load {self._setup.model}: its process ended with {end}"
             ) from None
         ready = messages[0]
         return (
@@ -135,7 +136,7 @@ class WorkerProcess:
             pass
         finally:
             self._process = None
-            await _kill(process)
+            await kill(process)
             listeners, self._listeners = self._listeners, {}
             for on_message in listeners.values():
                 on_message(BackendError("The engine is closed.") if self._closed else EngineLost())
@@ -153,9 +154,3 @@ async def _read_frame(process: asyncio.subprocess.Process) -> list[ToParent]:
     assert process.stdout is not None
     head = await process.stdout.readexactly(LENGTH_PREFIX.size)
     return unpack_for_parent(await process.stdout.readexactly(payload_size(head)))
-
-
-async def _kill(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-    await process.wait()

@@ -24,6 +24,7 @@ from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.inference.tokens import Chunk, Constraint, Prompt
 from antiphon.testing.engine_check import TIMEOUT_S, collect
 from tests.child_processes import LINUX, child_processes, kill_next, socket_path
+from tests.tiny_models.tiny_tools import GGUF
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
@@ -325,6 +326,18 @@ async def test_truncated_file_gives_a_one_line_error(smollm2_path: Path, tmp_pat
         with pytest.raises(SetupError, match=reason) as raised:
             await load(path)
         assert "\n" not in str(raised.value)
+
+
+@LINUX
+async def test_process_that_is_killed_while_it_loads_is_a_setup_error() -> None:
+    """The system does this when memory runs out."""
+    others = child_processes()
+    loading = asyncio.create_task(load(GGUF, LoadOptions(threads=1)))
+    async with asyncio.timeout(TIMEOUT_S):
+        await kill_next(others, count=1)
+        with pytest.raises(SetupError, match="SIGKILL, perhaps because memory ran out"):
+            await loading
+    assert child_processes() == others
 
 
 async def test_a_missing_extra_is_named(
