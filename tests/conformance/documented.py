@@ -67,6 +67,8 @@ class DocumentedClient:
         self.called: set[str] = set()
         #: Ids of the operations that the stranger has called.
         self.refused: set[str] = set()
+        #: Schema → its validator. To compile one takes longer than all that is validated with it.
+        self._validators: dict[str, jsonschema_rs.Validator] = {}
 
     @property
     def operation_ids(self) -> set[str]:
@@ -85,6 +87,7 @@ class DocumentedClient:
         """Return a client of another server that counts its calls here."""
         other = DocumentedClient(client, self._document, self._read, self._stranger)
         other.called, other.refused = self.called, self.refused
+        other._validators = self._validators
         return other
 
     async def __call__(self, id: str, *args: str, status: int = 200, **request: Any) -> Any:
@@ -151,5 +154,8 @@ class DocumentedClient:
         return json.loads(data)
 
     def _validate(self, schema: Json, value: Any) -> None:
-        whole = {**schema, "components": self._document["components"]}
-        jsonschema_rs.validate(whole, value)
+        key = json.dumps(schema)
+        if key not in self._validators:
+            whole = {**schema, "components": self._document["components"]}
+            self._validators[key] = jsonschema_rs.validator_for(whole)
+        self._validators[key].validate(value)

@@ -67,10 +67,17 @@ def server_options(tmp_path: Path, webhooks: dict[str, Any]) -> dict[str, Any]:
     return {"prompts": Prompts(tmp_path), **options, **webhooks}
 
 
+@pytest.fixture(scope="module")
+def documents() -> list[Json]:
+    """The document of the first server. All servers of this module have the same one."""
+    return []
+
+
 @pytest.fixture
-async def document(server: Server) -> Json:
-    document: Json = (await server.client.get("/openapi.json")).json()
-    return document
+async def document(server: Server, documents: list[Json]) -> Json:
+    if not documents:
+        documents.append((await server.client.get("/openapi.json")).json())
+    return documents[0]
 
 
 @pytest.fixture
