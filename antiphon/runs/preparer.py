@@ -178,22 +178,21 @@ class Preparer:
 
         Raises ``RequestError`` if the request asks for something that is not possible.
         """
-
-        prepare = partial(
-            self._prepare,
-            tenant,
-            request,
-            model,
-            response_id,
-            session_chains,
-            prompt_items,
-            api_key=api_key,
-            claim=claim,
-            is_durable=is_durable,
-        )
-        prepared = await prepare(max_past_tokens=_max_past_tokens(request, model))
-        if prepared.context.is_partial and not prepared.reply.dropped_ids:
-            return await prepare(max_past_tokens=None)  # the context can hold more
+        for max_past_tokens in (_max_past_tokens(request, model), None):
+            prepared = await self._prepare(
+                tenant,
+                request,
+                model,
+                response_id,
+                session_chains,
+                prompt_items,
+                api_key=api_key,
+                claim=claim,
+                is_durable=is_durable,
+                max_past_tokens=max_past_tokens,
+            )
+            if not prepared.context.is_partial or prepared.reply.dropped_ids:
+                break  # otherwise, the context can hold more
         return prepared
 
     async def _prepare(

@@ -450,7 +450,7 @@ class ResponseWriter:
     @property
     def items(self) -> tuple[Item, ...]:
         """The finished items, in the order of the output."""
-        return tuple(item for item in self._items if item is not None)
+        return tuple([item for item in self._items if item is not None])
 
     def create(self) -> None:
         """Emit ``created``. If the response has the status ``queued``, also emit ``queued``."""
@@ -530,6 +530,11 @@ class ResponseWriter:
             output=self.items,
             **fields,
         )
+        return self._response
+
+    def amend(self, **fields: object) -> Response:
+        """Set further fields of a finalized response, and return it."""
+        self._response = replace(self._response, **fields)
         return self._response
 
     def emit_terminal(self) -> None:

@@ -265,16 +265,17 @@ class Response(Struct, frozen=True, kw_only=True):
     metrics: JsonObject | UnsetType = UNSET
 
 
-def encodable(response: Response) -> Response:
+def encodable(response: Response, **fields: Any) -> Response:
     """Return the response in a form that only an encoder of JSON may use. If many responses have
-    the same tools and instructions, these are encoded already."""
+    the same tools and instructions, these are encoded already. ``fields``: fields with other
+    values."""
     tools: Any = response.tools
     if not isinstance(tools, SharedTools):
-        return response
+        return replace(response, **fields) if fields else response
     text: Any = response.instructions
     if tools.instructions is not None and text is tools.instructions.text:
         text = tools.instructions.json
-    return replace(response, tools=tools.json, instructions=text)
+    return replace(response, tools=tools.json, instructions=text, **fields)
 
 
 def without_shared(response: Response) -> Response:

@@ -167,11 +167,11 @@ class RemoteBackend(Backend, ABC):
         """Encode the conversation. If the prompt exceeds the context and truncation is allowed,
         shorten the conversation and encode it again. Raises ``InvalidRequest`` if the conversation
         is certainly too long."""
-        encode = partial(self._encode, options=options, prompt_tools=prompt_tools)
-        request, size = encode(conversation), self.context_size
+        request, size = self._encode(conversation, options, prompt_tools), self.context_size
         endpoint = self.flavour.token_endpoint
         if size is None or not may_exceed(request.max_tokens, size, endpoint):
             return request
+        encode = partial(self._encode, options=options, prompt_tools=prompt_tools)
         max_tokens = size - min(options.max_output_tokens or size, size // 4)
         while True:
             count, exact = await count_tokens(self.upstream, request.body, endpoint)
@@ -658,7 +658,7 @@ def _without_cached_tokens(usage: Usage) -> Usage:
 
 def _estimated_bytes(delta: Delta) -> int:
     """Estimate the memory of a delta in bytes, for the limits on the size of an answer."""
-    if isinstance(delta, Text):
+    if type(delta) is Text:
         return len(delta.text) + _DELTA_BYTES * len(delta.logprobs)
     return _DELTA_BYTES
 

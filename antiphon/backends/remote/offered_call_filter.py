@@ -55,11 +55,11 @@ class OfferedCallFilter:
         return tuple(passed)
 
     def _filter(self, delta: Delta) -> tuple[Delta, ...]:
-        if isinstance(delta, Open):
+        if type(delta) is Open:
             return (*self._end_text(), *self._open(delta))
-        if isinstance(delta, Finish):
+        if type(delta) is Finish:
             return (*self._end_text(), delta) if delta.reason == "stop" else (delta,)
-        if self._is_text and isinstance(delta, Close):
+        if self._is_text and type(delta) is Close:
             return (*self._end_text(), Close())
         return () if self._is_dropped else (delta,)
 

@@ -14,7 +14,6 @@ import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 
 import structlog
 from msgspec import UNSET, Struct
@@ -418,8 +417,7 @@ class Run:
         received the event can already continue the response."""
         spec, writer, recorder = self._spec, self._writer, self.recorder
         status, reason = self._terminal_status()
-        finalize = partial(
-            writer.finalize,
+        response = writer.finalize(
             status,
             at=int(spec.clock()),
             usage=self._steered_usage() if self._has_stopped else recorder.usage,
@@ -427,9 +425,8 @@ class Run:
             tool_usage=recorder.tool_usage or UNSET,
             matched_stop=UNSET if recorder.stop_text is None else recorder.stop_text,
         )
-        response = finalize()
         if extra_fields := spec.reply.final_fields(recorder.token_log, response.output):
-            response = finalize(**extra_fields)
+            response = writer.amend(**extra_fields)
         stored = StoredResponse(
             response=response,
             input=spec.input,

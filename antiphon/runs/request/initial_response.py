@@ -19,6 +19,9 @@ from antiphon.wire.response import (
 
 from .options import DEFAULT_SAMPLING, build_options, explicit_fields, text_config
 
+#: The cache options of a request that sets none.
+_DEFAULT_CACHE = PromptCacheRequest()
+
 
 def initial_response(
     request: CreateResponse,
@@ -43,7 +46,7 @@ def initial_response(
         metadata=request.metadata or {},
         safety_identifier=request.safety_identifier,
         prompt_cache_key=request.prompt_cache_key,
-        prompt_cache_options=(request.prompt_cache_options or PromptCacheRequest()).effective,
+        prompt_cache_options=(request.prompt_cache_options or _DEFAULT_CACHE).effective,
         **own,
     )
 

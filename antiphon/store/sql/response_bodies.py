@@ -21,13 +21,12 @@ _PACKED = b"x"
 def encode_body(response: Response) -> bytes:
     """Return the response without its output as JSON. If many responses have the same tools and
     instructions, these precede the JSON in the form of ``SharedTools.pack``."""
-    response = replace(response, output=())
     tools = response.tools
     if isinstance(tools, SharedTools):
         instructions = None if tools.instructions is None else tools.instructions.text
         if response.instructions is instructions and (packed := tools.pack()) is not None:
-            return packed + _encode(without_shared(response))
-    return _encode(encodable(response))
+            return packed + _encode(replace(without_shared(response), output=()))
+    return _encode(encodable(response, output=()))
 
 
 class BodyDecoder:
