@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from antiphon.errors import RequestError
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig
+from antiphon.http.middleware.request_context import RequestContext
+from antiphon.http.requests.body import SMALL_BYTES
 from antiphon.http.requests.multipart import open_form
 from antiphon.limits.key_ring import AuthKey
 from antiphon.limits.quotas import Quotas, TenantQuotas
@@ -231,3 +233,23 @@ class _Log:
 
 async def _listed(server: Server) -> list[Any]:
     return list((await server.client.get("/v1/files")).json()["data"])
+
+
+async def test_large_content_counts_as_memory_until_its_client_has_read_it(
+    store: Store, serve: Serve, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that download slowly hold the whole content."""
+    client = client_of(serve(on=store).app)
+    held: list[int] = []
+    hold = RequestContext.hold_memory
+
+    async def recorded(context: RequestContext, size: int) -> None:
+        held.append(size)
+        await hold(context, size)
+
+    for size, expected in ((1000, []), (SMALL_BYTES + 1, [SMALL_BYTES + 1])):
+        file = await client.files.create(file=("a.txt", b"a" * size), purpose="user_data")
+        with monkeypatch.context() as patch:
+            patch.setattr(RequestContext, "hold_memory", recorded)
+            assert len((await client.files.content(file.id)).content) == size
+        assert held == expected

@@ -24,6 +24,11 @@ class StoredFile:
         self._blobs = blobs
         self.sha256 = content.sha256 if isinstance(content, BlobRef) else None
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether this object has the content. If not, it is read in pieces."""
+        return not isinstance(self._content, BlobRef)
+
     async def read(self, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
         """Yield the bytes from ``start`` up to, but not including, ``end``. Raises
         ``StoreError``."""

@@ -50,6 +50,8 @@ _SHARED_LOCKS = _WRITES, _SWEEPS = "writes", "sweeps"
 #: Reads that the reader thread has or that wait for it. Tenants share these places fairly. With the
 #: second one, the thread need not wait for the event loop after a read.
 _READS_IN_TURN = 2
+#: Queries that return contents of files.
+_CONTENT_QUERIES = frozenset({"content"})
 #: Seconds of CPU time after which a transaction takes no further write.
 _SLICE_S = 0.02
 
@@ -106,16 +108,66 @@ class _Write(_Job):
         super().settle()
 
 
+class _Reader:
+    """A thread that reads. Tenants take turns. ``loop``: the event loop of the callers.
+    ``connection``: the thread's connection."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, connection: sqlite3.Connection, name: str
+    ) -> None:
+        self._loop = loop
+        #: Work for the thread. None ends the thread.
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._turns = FairLimiter(_READS_IN_TURN)
+        self._is_stopped = False
+        self._thread = threading.Thread(
+            target=self._run_jobs, args=(connection,), name=name, daemon=True
+        )
+        self.start = self._thread.start
+        self.join = self._thread.join
+
+    async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Call ``work`` in the thread, and return its result. Raises ``StoreError``."""
+        async with self._turns.slot(current_tenant.get()):
+            if self._is_stopped:
+                raise StoreError("The store is closed.")
+            done: asyncio.Future[_T] = self._loop.create_future()
+            self._jobs.put(_Job(work, done))
+            return await done
+
+    def stop(self) -> None:
+        """End the thread after the work that it has."""
+        self._is_stopped = True
+        self._jobs.put(None)
+
+    def _run_jobs(self, connection: sqlite3.Connection) -> None:
+        """Do the queued work until None is read from the queue."""
+        with contextlib.closing(connection):
+            for job in iter(self._jobs.get, None):
+                # A caller that was cancelled no longer has its turn, so others would wait.
+                if not job.future.done():
+                    _read(connection, job)
+                    _call_in(self._loop, job.settle)
+                del job  # it holds what was read
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    """Let the event loop call a function, unless the loop is closed."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function)
+
+
 class Database:
     """One database file. This process uses it alone or shares it with other processes. Made by
     ``open``.
 
     ``loop``: the event loop of the callers. ``lock``: the open lock file. While this process has
     the lock on this file, no other process can open the database for itself alone. ``writer``,
-    ``reader``: connections of the two threads. ``shared_locks``: name → lock. One lock ensures that
-    only one process at a time writes. The other ensures that only one process at a time sweeps
-    (deletes old data). The mapping is empty if this process uses the database alone. ``reserve``:
-    the disk space that is kept for deletions. ``is_encrypted``: whether rows are encrypted.
+    ``reader``, ``content_reader``: connections of the three threads. ``shared_locks``: name → lock.
+    One lock ensures that only one process at a time writes. The other ensures that only one process
+    at a time sweeps (deletes old data). The mapping is empty if this process uses the database
+    alone. ``reserve``: the disk space that is kept for deletions. ``is_encrypted``: whether
+    rows are encrypted.
     """
 
     def __init__(
@@ -124,6 +176,7 @@ class Database:
         lock: IO[bytes],
         writer: sqlite3.Connection,
         reader: sqlite3.Connection,
+        content_reader: sqlite3.Connection,
         shared_locks: Mapping[str, FileLock],
         reserve: Reserve,
         is_encrypted: bool,
@@ -141,12 +194,9 @@ class Database:
         #: Writes that are not yet passed to the writer thread.
         self._new_writes: list[_Write] = []
         self._close_task: asyncio.Future[None] | None = None
-        #: Work for the reader thread. None ends the thread.
-        self._reads: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._read_turns = FairLimiter(_READS_IN_TURN)
-        self._read_thread = threading.Thread(
-            target=self._read_loop, args=(reader,), name="sqlite-read", daemon=True
-        )
+        self._reader = _Reader(loop, reader, "sqlite-read")
+        #: Reads contents of files. It takes long, and no other read waits for it.
+        self._content_reader = _Reader(loop, content_reader, "sqlite-read-content")
         self._write_thread = threading.Thread(
             target=self._write_loop, args=(writer,), name="sqlite-write", daemon=True
         )
@@ -197,6 +247,7 @@ class Database:
                     _report_damage(wal, writer, path)
                 _migrate(writer, path)
                 reader = opened.enter_context(contextlib.closing(_connect(path, cipher)))
+                contents = opened.enter_context(contextlib.closing(_connect(path, cipher)))
                 locks = [FileLock(path, name) for name in _SHARED_LOCKS if is_shared]
             except OSError as error:
                 raise SetupError(f"The store {path} cannot be opened: {error.strerror}.") from None
@@ -212,12 +263,14 @@ class Database:
             lock,
             writer,
             reader,
+            contents,
             shared_locks,
             reserve,
             cipher is not None and cipher.encrypts,
         )
         store._write_thread.start()
-        store._read_thread.start()
+        store._reader.start()
+        store._content_reader.start()
         return store
 
     def check_open(self) -> None:
@@ -229,13 +282,15 @@ class Database:
         if self._close_task is None:
             self._queue_writes()
             self._writes.put(None)
-            self._reads.put(None)
+            self._reader.stop()
+            self._content_reader.stop()
             self._close_task = self._loop.run_in_executor(None, self._close)
         await asyncio.shield(self._close_task)  # a cancelled caller does not cancel closing
 
     def _close(self) -> None:
         self._write_thread.join()
-        self._read_thread.join()
+        self._reader.join()
+        self._content_reader.join()
         for lock in self._shared_locks.values():
             lock.close()
         self._lock.close()
@@ -263,7 +318,9 @@ class Database:
         """Run the query with this name, decode each row, and return the decoded values. Rows are
         decoded in the reader thread, so a long result does not block the event loop."""
         query = self.queries[name]
-        return await self._in_reader_thread(
+        reader = self._content_reader if name in _CONTENT_QUERIES else self._reader
+        self.check_open()
+        return await reader.run(
             lambda connection: [decode(row) for row in connection.execute(query, arguments)]
         )
 
@@ -278,28 +335,8 @@ class Database:
             finally:
                 connection.rollback()  # nothing was written
 
-        return await self._in_reader_thread(read_in_transaction)
-
-    async def _in_reader_thread(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         self.check_open()
-        async with self._read_turns.slot(current_tenant.get()):
-            self.check_open()
-            done: asyncio.Future[_T] = self._loop.create_future()
-            self._reads.put(_Job(work, done))
-            return await done
-
-    def _read_loop(self, connection: sqlite3.Connection) -> None:
-        """Do the queued reads until None is read from the queue. Runs in the reader thread."""
-        with contextlib.closing(connection):
-            for job in iter(self._reads.get, None):
-                _read(connection, job)
-                self._in_loop(job.settle)
-                del job  # it holds what was read
-
-    def _in_loop(self, function: Callable[[], None]) -> None:
-        """Let the event loop call a function, unless the loop is closed."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function)
+        return await self._reader.run(read_in_transaction)
 
     async def compact(self) -> None:
         """Write the database again without the space that is free, which may contain deleted
@@ -314,7 +351,8 @@ class Database:
                 connection.execute("PRAGMA temp_store=MEMORY")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-        await self._in_reader_thread(work)
+        self.check_open()
+        await self._content_reader.run(work)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -359,7 +397,7 @@ class Database:
                     if len(group) > 1:
                         group = _in_turns(group)
                     count = self._commit(connection, group)
-                    self._in_loop(partial(_settle_writes, group[:count]))
+                    _call_in(self._loop, partial(_settle_writes, group[:count]))
                     group = group[count:]
 
     def _commit(

@@ -36,6 +36,44 @@ async def test_statements_of_a_read_see_the_same_state(tmp_path: Path) -> None:
     await database.close()
 
 
+async def test_reads_whose_callers_are_gone_hold_up_nobody(tmp_path: Path) -> None:
+    """A client may hang up and ask again, faster than a long read ends."""
+    database = await Database.open(tmp_path / "a.db")
+    begun, opened, done = threading.Event(), threading.Event(), list[int]()
+
+    def wait(connection: sqlite3.Connection) -> None:
+        begun.set()
+        assert opened.wait(10)
+
+    running = asyncio.create_task(database.read(wait))
+    assert await asyncio.to_thread(begun.wait, 10)
+    for number in range(20):
+        gone = asyncio.create_task(database.read(lambda connection, n=number: done.append(n)))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.wait((gone,))
+    last = asyncio.create_task(database.read(lambda connection: done.append(99)))
+    await asyncio.sleep(0)
+    opened.set()
+    await asyncio.gather(running, last)
+    assert done == [99]
+    await database.close()
+
+
+async def test_no_other_read_waits_for_the_content_of_a_file(tmp_path: Path) -> None:
+    database = await Database.open(tmp_path / "a.db")
+    database.queries = {"content": "SELECT 1", "file": "SELECT 2"}
+    opened = threading.Event()
+    content = asyncio.create_task(database.rows("content", (), lambda row: opened.wait(10)))
+    async with asyncio.timeout(10):
+        assert await database.rows("file", (), tuple) == [(2,)]
+        assert not content.done()
+        opened.set()
+        assert await content == [True]
+    await database.close()
+
+
 @pytest.mark.parametrize(
     ("code", "refusal", "cause"),
     [

@@ -26,6 +26,7 @@ from antiphon.http.middleware.error_forms import is_messages_client
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import VERSION_HEADER, Form, operation
 from antiphon.http.requests import multipart
+from antiphon.http.requests.body import SMALL_BYTES
 from antiphon.http.requests.query import object_key, read_query, tenant_of
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.file_storage.files import FileQuery, FileUpload
@@ -149,7 +150,14 @@ class FileRoutes:
     async def read_content(self, request: Request) -> Reply:
         """Return the content of a file, or a range of the content, as a download. Browsers save a
         download and do not render it, so HTML in a file cannot run scripts."""
-        stored = await self._files.open(*_file_key(request))
+        tenant, file_id = _file_key(request)
+        size = (await self._files.retrieve(tenant, file_id)).bytes
+        context = request_context(request.scope)
+        if size > SMALL_BYTES:  # the client may read slowly
+            await context.hold_memory(size)
+        stored = await self._files.open(tenant, file_id)
+        if not stored.is_in_memory:
+            context.keep_memory(0)
         if (url := await self._files.download_url(stored)) is not None:
             return Reply(status_code=307, headers={"location": url})
         return await download_reply(request, stored)
