@@ -76,6 +76,10 @@ class DeltaBuilder:
             if logprobs and channel == self._channel:
                 self._logprobs += logprobs
 
+    def add_text(self, text: str) -> None:
+        """Add text of the answer."""
+        self.text("message", text)
+
     def _turn_to(self, channel: Channel) -> bool:
         """Let the next texts belong to a channel of the open item. Return False if the item has no
         channel for them."""

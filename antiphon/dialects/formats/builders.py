@@ -26,6 +26,7 @@ from .types import (
     NAME,
     PARAMETER,
     START,
+    STRAY,
     TEXT,
     THINKING,
     UNWRAPPED,
@@ -269,7 +270,16 @@ def keyed_json_calls(
         name=name,
         opens={opening: "calls"},
         states={
-            "calls": State(reads="between", skips="[],;{}", on=ends | {'"': "name"}),
+            "calls": State(
+                reads="between",
+                skips="[],;{}",
+                on=ends | {'"': "name"},
+                # Some models write JSON as most other models do.
+                peek=dict.fromkeys(
+                    ('{"name": "', '{"name":"', '{"type": "', '{"type":"'), "record"
+                ),
+            ),
+            "record": State(reads="record", on=ends, then="calls"),
             "name": State(reads="name", on=ends | {'"': "colon"}),
             "colon": State(reads="gap", on=ends | {":": "arguments"}, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=ends, then="calls"),
@@ -338,7 +348,7 @@ def deepseek_calls(
     first, last = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
     begin, sep, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
     ends = {begin: "head", end: "calls", last: START}
-    head = ends | {f"function{sep}": "name"}
+    head = ends | {f"function{sep}": "name", f"```{end}": "calls"}
     return ToolFormat(
         name=name,
         opens={first: "calls", begin: "head"},
@@ -781,6 +791,7 @@ def _tagged_calls(
     name_ends |= {end.replace(">", "/>"): "calls" for end in names.values()}
     called = chain.from_iterable(_named([opening], [end]) for opening, end in names.items())
     ends = {first: "calls", **outer, **openings, closing: "calls", last: START}
+    inside = ends | dict.fromkeys(keys, "key")
     calls = _in_section(first, tuple(called))
     on_value, value_ends = _value_ends(
         value_end,
@@ -798,10 +809,8 @@ def _tagged_calls(
         states=({"type": State(reads="gap", on=ends | {"function": "type"})} if before else {})
         | {
             "calls": State(reads="between", on=ends),
-            "name": State(reads="name", on=ends | name_ends, peek={"{": "arguments"}),
-            "parameters": State(
-                reads="gap", on=ends | dict.fromkeys(keys, "key"), peek={"{": "arguments"}
-            ),
+            "name": State(reads="name", on=inside | name_ends, peek={"{": "arguments"}),
+            "parameters": State(reads="gap", on=inside, peek={"{": "arguments"}),
             # Some models write JSON here nevertheless.
             "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on={**ends, **values}),
@@ -840,11 +849,16 @@ def _value_ends(
     if has_section:
         after_call += ((UNWRAPPED,),)
     after_value: Sequences = ((last,), (END,), *again)
+    over: Sequences = ((last, END), *((last, *texts) for texts in again))
+    after_value += tuple((STRAY, *texts) for texts in over)
     if closing:
         after_value += tuple((closing, *texts) for texts in after_call)
+        after_value += tuple((closing, STRAY, *texts) for texts in (*over, (END,)))
+        after_value += ((STRAY, closing, last), (STRAY, closing, END))
     on, ends = {value_end: "parameters", last: START}, {last: ((END,), *again)}
     for key, texts in keys.items():
         after_value += _named([key], texts)
+        after_value += tuple((STRAY, key, PARAMETER, text) for text in texts)
         on[key], ends[key] = "key", tuple((PARAMETER, text) for text in texts)
     ends[value_end] = after_value
     for tag in _doubles(value_end):
@@ -1103,6 +1117,7 @@ def cdata_tags(
     on_value, value_ends = _value_ends(end, {key: ('"',)}, "", closing, again=called)
     quotes = _quotations(_named([opening], ['">']), (key,), closing, ("", ""), (end,), ("]]>",))
     raw_ends = ("]]>" + end, f"]]>\n{end}", "]]>")
+    part = "]]><![CDATA["  # a value in several sections, as XML requires for "]]>"
     row = replace(
         row,
         opens={opening: "name"},
@@ -1117,15 +1132,15 @@ def cdata_tags(
             "value": _value_state("value", end, on_value, value_ends, quotes),
             "raw": State(
                 reads="value",
-                on=dict.fromkeys(raw_ends, "parameters"),
-                ends=dict.fromkeys(raw_ends, value_ends[end]),
+                on=dict.fromkeys(raw_ends, "parameters") | {part: "raw"},
+                ends=dict.fromkeys(raw_ends, value_ends[end]) | {part: ((),)},
                 quotes=quotes,
             ),
         },
     )
     # Some quantized models leave out the space, or write the vocabulary's sign for it.
-    tags = ("<function", "<param")
-    return with_spellings(row, {f'{tag} name="': (f'{tag}name="', f'{tag}Ġname="') for tag in tags})
+    spaces = {f"{tag} name": (f"{tag}name", f"{tag}Ġname") for tag in ("<function", "<param")}
+    return with_spellings(with_spellings(row, {'"': ("'",)}), spaces)
 
 
 def element_tags(

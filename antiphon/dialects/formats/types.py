@@ -23,8 +23,9 @@ RESULT = "result"
 
 #: Parts of ``State.ends``, besides literal texts: the end of the reply; any name; the name of a
 #: parameter that the call has not given yet; any text, if the calls began without the tag of their
-#: section.
+#: section; a text in which the terminal does not occur again, up to the next part.
 END, NAME, PARAMETER, UNWRAPPED = "{end}", "{name}", "{parameter}", "{unwrapped}"
+STRAY = "{stray}"
 
 
 class ReasoningFormat(Struct, frozen=True, kw_only=True):
@@ -267,9 +268,9 @@ class State(Struct, frozen=True, kw_only=True):
     - ``peek``: terminal → the next state, which reads the terminal itself as its first text.
     - ``ends``: what must follow a terminal so that it ends a value. Inside a string, and inside a
       value between tags, a terminal is text unless one of its sequences follows it. The parts of a
-      sequence are literals, ``END``, ``NAME``, ``PARAMETER`` and ``UNWRAPPED``, with white space
-      between them. If a state has no ``ends``, all its terminals end a value between tags, and none
-      of them ends a string.
+      sequence are literals, ``END``, ``NAME``, ``PARAMETER``, ``UNWRAPPED`` and ``STRAY``, with
+      white space between them. If a state has no ``ends``, all its terminals end a value between
+      tags, and none of them ends a string.
     - ``quotes``: opening terminal of a call → how a value quotes such a call. Until the quoted call
       ends, a terminal, even the format's quote, ends the value only if the reply ends there, too.
     - ``doubles``: a closing tag that models write twice → the beginning of its opening tag. If the

@@ -56,7 +56,7 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
         candidates.append(_literal_to_json(bare.replace(QUOTE, "")))
     if types and "string" not in types:
         stray = len(bare) - len(bare.rstrip("]})"))
-        candidates += [_literal_to_json(bare[:-n]) for n in range(1, min(stray, _MAX_STRAY + 1))]
+        candidates += [_literal_to_json(bare[:-n]) for n in range(1, min(stray, _MAX_STRAY) + 1)]
         candidates.append(_literal_to_json(bare, closes=True))
     for candidate in candidates:
         try:
@@ -141,7 +141,13 @@ _PYTHON_DIGITS: Mapping[str, int] = {**ESCAPE_DIGITS, "x": 2, "U": 8}
 _WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"} | {
     word: word for word in ("true", "false", "null")
 }
-_SIGNS: Mapping[str, str] = {"(": "[", ")": "]", "=": ":"}
+_SIGNS: Mapping[str, str] = {"=": ":"}
+#: A constructor of Python, as a token of JSON → the opening bracket of the value that it makes.
+_CONSTRUCTORS: Mapping[str, str] = {
+    '"dict"': "{",
+    **dict.fromkeys(('"list"', '"tuple"', '"set"'), "["),
+}
+_OPENING = re.compile(r"\s*[\[{(]")
 _LITERAL = re.compile(
     rf"""(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|{QUOTE}[^{QUOTE}]*{QUOTE})
     |(?P<word>(?:[^\W\d]|[/~@$])[\w.\-/~@$]*)|(?P<number>[+-]?[\d.][\w.+-]*)|(?P<space>\s+)
@@ -163,6 +169,7 @@ def _literal_to_json(text: str, *, closes: bool = False) -> str:
     is not valid, the result is not valid JSON. ``closes``: whether to add closing brackets that are
     missing at its end."""
     tokens: list[str] = []
+    closers: list[str] = []  # of the parentheses that are open
     was_word = False
     for found in _LITERAL.finditer(text):
         kind, token = found.lastgroup, found.group()
@@ -172,6 +179,11 @@ def _literal_to_json(text: str, *, closes: bool = False) -> str:
             tokens[-1] = dump(load(tokens[-1]) + " " + token)
             continue
         was_word = kind == "word" and token not in _WORDS
+        if token == "(":
+            token, closer = _parentheses(tokens, is_outer=bool(_OPENING.match(text, found.end())))
+            closers.append(closer)
+        elif token == ")":
+            token = closers.pop() if closers else "]"
         if kind == "sign":
             _add_sign(_SIGNS.get(token, token), tokens)
         else:
@@ -179,6 +191,17 @@ def _literal_to_json(text: str, *, closes: bool = False) -> str:
     if tokens[:1] == ["{"] and tokens[-1] == "}" and len(tokens) > 2 and ":" not in tokens:
         tokens[0], tokens[-1] = "[", "]"  # a set of Python
     return "".join([*tokens, *(_missing_brackets(tokens) if closes else ())])
+
+
+def _parentheses(tokens: list[str], *, is_outer: bool) -> tuple[str, str]:
+    """Return the brackets of JSON in place of parentheses: those of a tuple, or of a constructor
+    such as ``dict(…)``, whose name is the last one of ``tokens`` and is removed. ``is_outer``:
+    whether a bracket follows, as in ``list([…])``. The constructor then has no meaning."""
+    opener = _CONSTRUCTORS.get(tokens[-1]) if tokens else None
+    if opener is None:
+        return "[", "]"
+    tokens.pop()
+    return ("", "") if is_outer else (opener, CLOSERS[opener])
 
 
 #: Opening bracket → closing bracket, in JSON.
@@ -208,6 +231,8 @@ def _token_to_json(kind: str | None, token: str) -> str:
 
 def _add_sign(sign: str, tokens: list[str]) -> None:
     """Add a bracket, a comma or a colon of a literal to its tokens."""
+    if not sign:
+        return
     if sign == ":" and tokens and tokens[-1][:1] not in '"{[':
         tokens[-1] = dump(tokens[-1])  # keys are strings
     elif sign in "]}" and tokens and tokens[-1] == ",":

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from antiphon.dialects.json_stream import PLAIN_QUOTES, JsonSpan, StringDecoder, match_end
+from antiphon.dialects.json_stream import (
+    PLAIN_QUOTES,
+    JsonSpan,
+    StringDecoder,
+    load_object,
+    match_end,
+)
 
 from .tool_call import CallBuilder
 
@@ -174,6 +180,7 @@ class JsonCallReader:
             return at
         char = text[at]
         if self._key in _CALL_KEYS and char in "{[" and not self._call.name:
+            self._end_message()
             self._depth, self._field, self._step = 0, None, self._read_opening
             return at + (char == "[")
         if self._key in _NAME_KEYS and not self._call.name:
@@ -295,8 +302,11 @@ class JsonCallReader:
 
     @property
     def _may_be_definition(self) -> bool:
-        """Whether only more of the arguments can tell the call from the definition of its tool."""
-        if not self._call.is_bare or self._step != self._read_arguments or self._span.complete:
+        """Whether only more of the arguments can tell the call from the definition of its tool,
+        which has no key ``arguments``."""
+        if not self._call.is_bare or self._key == "arguments":
+            return False
+        if self._step != self._read_arguments or self._span.complete:
             return False
         head = "".join(self._early_arguments)
         return len(head) < _MAX_HEAD and not _FIRST_KEY.match(head)
@@ -311,16 +321,26 @@ class JsonCallReader:
     @property
     def _is_foreign(self) -> bool:
         """Whether an object that no tag marks is no call: it has a function's name, but it defines
-        the function, or its other fields are no parameters of this function."""
+        the function, or its other fields are no parameters of this function, or not all parameters
+        that the function requires."""
         if not self._call.is_bare:
             return False
-        if self._has_arguments:
-            is_schema = _SCHEMA.match("".join(self._early_arguments)) is not None
-            return is_schema and not {"type", "properties"} & set(self._call.parameter_names)
-        fields = [*(key for key, _ in self._fields), *([] if self._field is None else [self._key])]
-        keys = set(fields) - _METADATA.keys()
+        fields = {*(key for key, _ in self._fields), *([] if self._field is None else [self._key])}
         names = set(self._call.parameter_names)
-        return bool(keys and names) and not keys & names
+        if self._has_arguments:
+            head = "".join(self._early_arguments)
+            is_described = "description" in fields and not _FIRST_KEY.match(head)
+            is_schema = _SCHEMA.match(head) is not None or is_described
+            return is_schema and names.isdisjoint(("type", "properties", "description"))
+        keys = fields - _METADATA.keys()
+        return (bool(keys) and not keys & names) or not keys.issuperset(self._call.required_names)
+
+    def _end_message(self) -> None:
+        """Read the text of a message of the Chat Completions API, whose calls follow."""
+        fields, self._fields = dict(self._fields), []
+        content = load_object(f"{{{fields.pop('content', '')}}}") or {}
+        self._call.message = str(content.get("content") or "")
+        self._fields = [*fields.items()]
 
     def _end_field(self) -> None:
         if self._field is not None:

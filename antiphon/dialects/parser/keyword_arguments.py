@@ -98,6 +98,7 @@ class KeywordArgumentReader:
                 self._target.add_string(
                     self._delimiter[: self._closing_quotes] + self._string.finish()
                 )
+                self._target.is_broken |= self._delimiter in PLAIN_QUOTES
             following = self._following.strip("}]), \t\r\n")
             self._end_string()
             if following:
@@ -128,6 +129,8 @@ class KeywordArgumentReader:
             return at + 1
         if char == QUOTE or (char in PLAIN_QUOTES and ":" in self._key_ends):
             return at + 1  # some models quote their keys
+        if char == "*" and not self._part:
+            return at + 1  # an object with all arguments, as in Python
         if self._resume_bare():
             return at
         self._target.start_parameter("", is_object=char == "{" and not self._part)

@@ -17,6 +17,7 @@ from antiphon.dialects.formats.types import (
     PARAMETER,
     RESULT,
     START,
+    STRAY,
     TEXT,
     THINKING,
     UNWRAPPED,
@@ -48,8 +49,10 @@ _OUTSIDE = State(reads="between")
 
 #: Texts that may follow a terminal, as in ``State.ends``.
 Sequences = tuple[tuple[str, ...], ...]
-#: Limits of the text after a terminal that is held back: white space between two parts, and a name.
+#: Limits of the text after a terminal that is held back: white space between two parts, a name, and
+#: a text where the format allows none.
 _MAX_BLANK = 64
+_MAX_STRAY = 1_024
 _BLANK = re.compile(rf"\s{{0,{_MAX_BLANK}}}")
 _PLAIN_NAME = re.compile(r"[\w.\-$:/]+")
 #: A name, which may stand in quotes even if the format has none.
@@ -75,17 +78,31 @@ class Continuation:
     def matches(self, sequences: Sequences, at: int) -> bool | None:
         """Return whether one of ``sequences`` stands at the position ``at``. Returns None if this
         depends on text that has not arrived yet."""
+        self._terminal = self._text[:at].strip().rpartition("\n")[2]
         results = [self._match(parts, at) for parts in sequences]
         return True if True in results else None if None in results else False
 
     def _match(self, parts: tuple[str, ...], at: int) -> bool | None:
         matched: bool | None = True
-        for part in parts:
+        for n, part in enumerate(parts):
+            if part == STRAY:
+                return self._match_later(parts[n + 1 :], at)
             match_part = self._match_name if part in (NAME, PARAMETER) else self._match_literal
             matched, at = match_part(part, at)
             if not matched:
                 break
         return matched
+
+    def _match_later(self, parts: tuple[str, ...], at: int) -> bool | None:
+        """Match a text in which the terminal does not occur, and ``parts`` after it."""
+        limit = min(len(self._text), at + _MAX_STRAY)
+        stop = self._text.find(self._terminal, at, limit)
+        found = -1 if parts[0] == END else self._text.find(parts[0], at, limit)
+        if 0 <= found and (stop < 0 or found < stop):
+            return self._match(parts, found)
+        if stop >= 0 or limit == at + _MAX_STRAY:
+            return False
+        return parts[0] == END if self._is_final else None
 
     def _match_name(self, part: str, at: int) -> tuple[bool | None, int]:
         found = _NAME.match(self._text, self._skip_blank(at))

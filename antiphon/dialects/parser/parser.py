@@ -536,12 +536,7 @@ class FormatParser:
         if self._is_quote(terminal):
             self._read_quote()
         elif self._state not in _OUTSIDE:
-            self._markup.is_bare &= not is_special(terminal)
-            if not is_left:
-                self._skip_terminal(terminal)
-            self._enter(to)
-            if self._ends_last_call(terminal):
-                self._end_last_call()
+            self._follow(terminal, to, is_left=is_left)
         elif to == RESULT:
             self._take_buffer(len(terminal))
             self._end_before_result()
@@ -553,6 +548,19 @@ class FormatParser:
             self._state, self._quotes_tags = to, False
         else:
             self._begin_markup(terminal, to, is_peek=is_left)
+
+    def _follow(self, terminal: str, to: str, *, is_left: bool) -> None:
+        """Go on from a state of the tool format to the state ``to``. ``is_left``: whether that
+        state reads ``terminal``."""
+        if to == self._state and self._reader is not None and self._reader.in_string:
+            self._skip_terminal(terminal)  # it joins two parts of a value
+            return
+        self._markup.is_bare &= not is_special(terminal)
+        if not is_left:
+            self._skip_terminal(terminal)
+        self._enter(to)
+        if self._ends_last_call(terminal):
+            self._end_last_call()
 
     def _ends_last_call(self, terminal: str) -> bool:
         """Return whether ``terminal`` closes a call that is already complete, and so belongs to

@@ -253,7 +253,10 @@ class _LiteralReader(_TextReader):
 
     def finish(self) -> None:
         text = self.text
-        self.call.add_value(text.removeprefix("\n").removesuffix("\n") if self._trims else text)
+        if self._trims:
+            line = _line_end(text)
+            text = text.removeprefix(line).removesuffix("\n").removesuffix(line.rstrip("\n"))
+        self.call.add_value(text)
 
 
 class _StringReader(_TextReader):
@@ -263,22 +266,33 @@ class _StringReader(_TextReader):
     def __init__(self, call: CallBuilder, *, trims: bool) -> None:
         super().__init__(call)
         self._trims = trims
-        self._has_started = False
+        self._line = ""  # the line end before the value, once it is known
         self._pending = ""
         call.add_string("")
 
     def read(self, text: str) -> int:
-        content = text
+        content = self._pending + text
         if self._trims:
-            content = self._pending + (text if self._has_started else text.removeprefix("\n"))
-            self._has_started = True
-            self._pending = "\n" if content.endswith("\n") else ""
-            content = content.removesuffix("\n")
+            if not self._line:
+                if content == "\r":  # perhaps the first half of a line end
+                    self._pending = content
+                    return len(text)
+                self._line = _line_end(content)
+                content = content.removeprefix(self._line)
+            kept = content.removesuffix("\n").removesuffix(self._line.rstrip("\n"))
+            content, self._pending = kept, content[len(kept) :]
         self.call.add_string(content)
         return len(text)
 
     def finish(self) -> None:
+        if not self._line:
+            self.call.add_string(self._pending)
         self.call.end_string()
+
+
+def _line_end(text: str) -> str:
+    """Return how the lines of a value end, which the first characters of its text tell."""
+    return "\r\n" if text.startswith("\r\n") else "\n"
 
 
 def reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:

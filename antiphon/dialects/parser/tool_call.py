@@ -99,6 +99,9 @@ def _bare_name(name: str) -> str:
 class CallSink(Protocol):
     """Receives the parsed calls of a reply. ``ParserDeltaBuilder`` implements it."""
 
+    def add_text(self, text: str) -> None:
+        """Add text of the answer."""
+
     def open_call(self, shape: ToolShape, call_id: str) -> None:
         """Start a call. ``shape``: the name and schema of the called tool. ``call_id``: the id that
         the model wrote, or ``""``."""
@@ -162,6 +165,7 @@ class CallBuilder:
         self.is_bare = is_bare
         self.name = ""
         self.call_id = ""
+        self.message = ""  # text of the answer that precedes the call
         self.has_started = False
         #: Whether the call is text, because it names an unknown function. Its values are read as
         #: those of any call, so that tags in them have no meaning, but nothing is passed on.
@@ -171,6 +175,8 @@ class CallBuilder:
         self._unnamed_arguments: list[str] = []
         #: Text inside the call that is part of neither the name, the id nor the arguments.
         self.stray_text: list[str] = []
+        #: Whether the arguments are incomplete, for example because a string has no end.
+        self.is_broken = False
 
     @property
     def is_likely(self) -> bool:
@@ -203,6 +209,12 @@ class CallBuilder:
         return () if tool is None or tool.custom else _schemas_of(tool).property_names
 
     @property
+    def required_names(self) -> Collection[str]:
+        """The names of the parameters that a call of the function must have."""
+        tool = self._tool
+        return () if tool is None else _required(_schemas_of(tool))
+
+    @property
     def missing_parameters(self) -> Collection[str] | None:
         """The parameters of the function that the call has not given yet. None if the function's
         parameters are unknown."""
@@ -228,6 +240,8 @@ class CallBuilder:
         if self._repeated_name not in ("", self.name):
             self.stray_text.insert(0, f"{self._repeated_name}\n")
         if not self.is_text:
+            if self.message:
+                self._sink.add_text(self.message)
             self._sink.open_call(shape, self.call_id)
         self.has_started = True
         return True
@@ -259,7 +273,8 @@ class CallBuilder:
             self._emit(self._input_decoder.finish())
             if stray := self._input_decoder.stray_text:
                 self.stray_text.append(f"{stray}\n")
-        self._sink.close_call(is_complete=self._repair is None or not self._repair.is_broken)
+        is_broken = self.is_broken or (self._repair is not None and self._repair.is_broken)
+        self._sink.close_call(is_complete=not is_broken)
 
     def cut(self) -> None:
         """Pass on what was held back of a call that was cut off. The call stays open."""
@@ -350,9 +365,9 @@ class CallBuilder:
         """
         if not text:
             return
-        keys = keyword_list(self.schemas.forms(self.schemas.root)[0], "required") or [""]
+        keys = _required(self.schemas) or [""]
         for key, value in zip(keys, text.split("\n", len(keys) - 1), strict=False):
-            self.start_parameter(str(key))
+            self.start_parameter(key)
             self.add_value(value)
 
     # --- arguments that come key by key -----------------------------------------------------------
@@ -483,6 +498,10 @@ def _may_be_wrapper(head: str) -> bool:
 
 def _schemas_of(tool: ToolShape) -> SchemaTypes:
     return SchemaTypes(tool.schema or (_CUSTOM if tool.custom else {}))
+
+
+def _required(schemas: SchemaTypes) -> list[str]:
+    return [str(name) for name in keyword_list(schemas.forms(schemas.root)[0], "required")]
 
 
 def _fits(tool: ToolShape, arguments: str) -> bool:

@@ -14,7 +14,9 @@ from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import State
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.parser.tool_call import ToolShape
+from antiphon.stream.deltas import Close
 from tests.dialects.replies import (
+    INTEGER,
     SHAPES,
     STRING,
     items,
@@ -567,3 +569,144 @@ def test_a_parameter_with_the_name_of_a_wrapper() -> None:
     for name in ("minimax_m3", "qwen3_coder", "deepseek_v4"):
         output = write_calls(TOOLS[name], [("search", {"parameters": "a", "query": "b"})])
         assert calls_in(name, output) == [("search", {"parameters": "a", "query": "b"})]
+
+
+@pytest.mark.parametrize("name", [name for name in TAG_FORMATS if not TOOLS[name].has_messages])
+def test_text_after_the_last_value(name: str) -> None:
+    """A closing tag that no other one follows before the call ends is the end of the value."""
+    end = closing_tag(name)
+    for values in ({"query": f"a {end} b"}, {"limit": 2, "query": "a"}):
+        head, _, tail = write_calls(TOOLS[name], [("search", values)]).rpartition(end)
+        call, *rest = found_in(name, f"{head}{end}\nOk.\n{tail.lstrip()}")
+        assert json.loads(call["arguments"]) == values
+        assert [each["message"].strip() for each in rest] == ["Ok."]
+
+
+@pytest.mark.parametrize(
+    ("name", "closing"),
+    [
+        ("qwen3_coder", "</function>"),
+        ("deepseek_v4", "</｜DSML｜invoke>"),
+        ("minimax_m2", "</invoke>"),
+        ("hy_v3", "</tool_call:opensource>"),
+    ],
+)
+def test_text_after_a_call_in_its_section(name: str, closing: str) -> None:
+    output = write_calls(TOOLS[name], [("search", {"query": "a"})])
+    for rest in (output[output.index(closing) + len(closing) :], ""):
+        written = output[: output.index(closing)] + f"{closing}\nOk.\n{rest}"
+        call, message = found_in(name, written)
+        assert (json.loads(call["arguments"]), message["message"].strip()) == (
+            {"query": "a"},
+            "Ok.",
+        )
+
+
+def test_values_on_lines_that_end_as_in_windows() -> None:
+    for query in ("a", "a\r\nb", "\r\n", ""):
+        calls = [("search", {"query": query, "limit": 2})]
+        output = write_calls(TOOLS["qwen3_coder"], calls).replace("\r\n", "\n")
+        assert calls_in("qwen3_coder", output.replace("\n", "\r\n")) == calls
+    output = write_calls(TOOLS["qwen3_coder"], [("search", {"query": "a\r"})])
+    assert calls_in("qwen3_coder", output) == [("search", {"query": "a\r"})]
+
+
+def test_an_opening_tag_without_its_end() -> None:
+    output = write_calls(TOOLS["qwen3_coder"], [("search", {"query": "a"}), ("now", {})])
+    for name in ("search", "now"):
+        output = output.replace(f"={name}>", f"={name}")
+    assert calls_in("qwen3_coder", output) == [("search", {"query": "a"}), ("now", {})]
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v31"])
+def test_only_the_end_of_a_fenced_code_block(name: str) -> None:
+    arguments = '{"query": "a"}\n```'
+    output = TOOLS[name].written.render_calls([("search", arguments)]).replace("```json\n", "")
+    output = output.replace("```\n```", "```")
+    assert calls_in(name, output) == [("search", {"query": "a"})]
+
+
+@pytest.mark.parametrize("name", ["pythonic", "lfm2"])
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ("filters=dict(a=1, b=dict())", {"filters": {"a": 1, "b": {}}}),
+        ("tags=list(['a', (1, 2)])", {"tags": ["a", [1, 2]]}),
+        ("tags=[dict(k='v'), set(), tuple((1,))]", {"tags": [{"k": "v"}, [], [1]]}),
+        ("filters=dict({'a': 1})", {"filters": {"a": 1}}),
+        ("**{'query': 'a', 'limit': 2}", {"query": "a", "limit": 2}),
+    ],
+)
+def test_constructors_of_python(name: str, written: str, arguments: dict[str, Any]) -> None:
+    output = TOOLS[name].written.render_calls([("search", written), ("now", "")])
+    assert calls_in(name, output) == [("search", arguments), ("now", {})]
+
+
+def test_a_python_call_without_its_bracket() -> None:
+    assert calls_in("pythonic", "[search(limit=2]") == [("search", {"limit": 2})]
+
+
+@pytest.mark.parametrize("output", ['[search(query="a, limit=3)]', "[search(query='a"])
+def test_a_python_string_without_its_end_makes_a_call_incomplete(output: str) -> None:
+    tokenizer = tokenizer_for(())
+    parser = FormatParser(
+        tokenizer, reasoning=None, tools=TOOLS["pythonic"], shapes=SHAPES, thinking=False
+    )
+    *_, last = read(parser, [tokenizer.encode(output, special=False)])
+    assert last == Close(status="incomplete")
+
+
+def test_tags_and_sections_of_minicpm() -> None:
+    """Quotes may be single, and a value may stand in several CDATA sections, as in XML."""
+    for raw, query in (("a", "a"), ("a]]><![CDATA[b", "ab"), ("a]]]]><![CDATA[>b", "a]]>b")):
+        output = (
+            f"<function name='search'><param name='query'><![CDATA[{raw}]]></param>"
+            "<param name='limit'>2</param></function>"
+        )
+        calls = [("search", {"query": query, "limit": 2})]
+        assert calls_in("minicpm5", output) == calls
+        assert calls_in("minicpm5", output.replace("'", '"')) == calls
+
+
+def test_apertus_writes_names_and_arguments_as_other_models_do() -> None:
+    record = '{"name": "search", "arguments": {"query": "a"}}'
+    for calls in (f"[{record}]", f'[{{"search": {{"query": "a"}}}}, {record}]'):
+        found = calls_in("apertus", f"<|tools_prefix|>{calls}<|tools_suffix|>")
+        assert found == [("search", {"query": "a"})] * calls.count("search")
+
+
+_REQUIRED = ToolShape(
+    wire_name="find", schema={**schema(query=STRING, limit=INTEGER), "required": ["query"]}
+)
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "qwen3_coder", "glm45"])
+def test_an_answer_of_json_without_required_arguments_is_no_call(name: str) -> None:
+    shapes = {"find": _REQUIRED, "now": SHAPES["now"]}
+    for answer in ('{"tool": "find"}', '{"name": "find", "limit": 2}'):
+        assert found_in(name, answer, shapes) == [{"message": answer}]
+    for answer in ('{"name": "find", "query": "a"}', '{"tool": "now"}'):
+        assert "call" in found_in(name, answer, shapes)[0]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        '"description": "d", "parameters": {}',
+        '"description": "d", "input_schema": {"type": "object", "properties": {}}',
+        '"description": "d"',
+        '"input_schema": {}',
+    ],
+)
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "qwen3_coder"])
+def test_the_definition_of_a_tool_without_parameters_is_an_answer(name: str, rest: str) -> None:
+    answer = f'{{"name": "now", {rest}}}'
+    assert found_in(name, answer) == [{"message": answer}]
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "glm45"])
+def test_the_text_of_a_message_with_calls_is_text(name: str) -> None:
+    call = '{"function": {"name": "search", "arguments": "{\\"query\\": \\"a\\"}"}}'
+    answer = f'{{"role": "assistant", "content": "I \\"look\\".", "tool_calls": [{call}]}}'
+    message, found = found_in(name, answer)
+    assert (message["message"], found["call"]) == ('I "look".', "search")

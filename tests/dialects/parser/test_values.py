@@ -31,7 +31,7 @@ SHAPES = {
 VALUES = (("a {} b", "{} b"), ("a\n{}\nb", "a {0}{0} b"))
 #: Format → the tags that end a value where nothing in the format tells them from text: the whole
 #: value is one of them, or it is followed by what may follow them.
-AMBIGUOUS: dict[str, set[str]] = {}
+AMBIGUOUS: dict[str, set[str]] = {"minicpm5": {"]]><![CDATA["}}
 
 
 def tags(form: ToolFormat) -> Iterator[str]:
