@@ -47,6 +47,7 @@ class _PendingCall:
         self.call: CallBuilder | None = None
         self._span: JsonSpan | None = None
         self._has_arguments = False
+        self._has_fields = False
 
     @property
     def is_complete(self) -> bool:
@@ -55,9 +56,9 @@ class _PendingCall:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the arguments are an empty object, which no delta contains yet. Some servers send
-        it before the real arguments."""
-        return self.is_complete and "".join(self.pending_arguments) == "{}"
+        """Whether the arguments are an empty object, or its beginning, which no delta contains yet.
+        Some servers send it before the real arguments."""
+        return bool(self.pending_arguments) and not self._has_fields
 
     def add_name(self, name: str) -> None:
         """Add a piece of the function name.
@@ -71,7 +72,7 @@ class _PendingCall:
     def add_arguments(self, text: str) -> None:
         """Add a piece of the arguments. Text after the end of the JSON object is dropped, because
         some servers repeat the object. An object after an empty object replaces it."""
-        if self.is_empty and text.lstrip().startswith("{"):
+        if self.is_complete and self.is_empty and text.lstrip().startswith("{"):
             self.pending_arguments, self._has_arguments = [], False
         if not self._has_arguments:
             text = text.lstrip()
@@ -83,6 +84,7 @@ class _PendingCall:
             text = text[: self._span.read(text)] if not self._span.complete else ""
         if text:
             self.pending_arguments.append(text)
+            self._has_fields |= bool(text.strip("{} \t\r\n"))
 
     @property
     def is_ready(self) -> bool:
@@ -451,9 +453,10 @@ class ChatStreamParser:
         while self._ended_count < len(self._calls):
             pending = self._calls[self._ended_count]
             last = self._ended_count == len(self._calls) - 1
-            is_held = last and not final and pending.is_empty
             if pending.call is None and (pending.is_ready or final):
                 self._start_call(pending)
+            needs_more = pending.call is not None and pending.call.parameter_names
+            is_held = not final and pending.is_empty and bool(last or needs_more)
             if pending.call is not None and pending.pending_arguments and not is_held:
                 pending.call.add_json_arguments("".join(pending.pending_arguments))
                 pending.pending_arguments.clear()

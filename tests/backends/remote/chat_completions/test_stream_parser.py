@@ -203,6 +203,24 @@ STREAMS: dict[str, tuple[list[JSON], list[tuple[str, str]]]] = {
         calls(call("0", 5, "look", '{"at"'), call("0", None, None, ':"sea"}')),  # type: ignore[arg-type]
         TWO[:1],
     ),
+    "an empty object in two pieces before the arguments": (
+        calls(call(0, "a", "look", "{"), call(0, args="}"), call(0, args='{"at":"sea"}')),
+        TWO[:1],
+    ),
+    "an empty object for each call before the arguments": (
+        calls(
+            call(0, "a", "look", "{}"),
+            call(1, "b", "look", "{}"),
+            call(0, args='{"at":"sea"}'),
+            call(1, args='{"at":'),
+            call(1, args='"sky"}'),
+        ),
+        TWO,
+    ),
+    "a call without parameters before another call": (
+        calls(call(0, "a", "patch", "{}"), call(1, "b", "look", "{}"), call(1, args="{}")),
+        [("patch", ""), ("look", "{}")],
+    ),
     "an empty list of arguments": (calls(call(0, "a", "look", "[]")), [("look", "{}")]),
     "another way to write a name": (calls(call(0, "a", "functions.Look", "{}")), [("look", "{}")]),
     "arguments that are no JSON": (
