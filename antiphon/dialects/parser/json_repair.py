@@ -61,12 +61,14 @@ def begin_object(text: str, *, final: bool = False) -> int | None:
 
 class _Frame:
     """An object or array that is not closed yet. ``bracket``: ``{`` or ``[``. ``schema``: its JSON
-    schema. ``key``: the key of the current value in an object."""
+    schema. ``key``: the key of the current value in an object. ``extra``: how many more brackets
+    than one opened it, as in ``{{"a": 1}}``."""
 
     def __init__(self, bracket: str, schema: Json) -> None:
         self.bracket = bracket
         self.schema = schema
         self.key = ""
+        self.extra = 0
 
 
 class JsonRepair:
@@ -229,7 +231,9 @@ class JsonRepair:
             self._write_comma()
             self._is_key, self._key = True, []
             return self._begin_string(char, at, is_held=False)
-        if char == ",":
+        frame = self._frames[-1]
+        if char == "," or (char == "{" and not frame.key):
+            frame.extra += char == "{"
             return at + 1
         if char == "}":
             self._comma = ""
@@ -280,6 +284,9 @@ class JsonRepair:
 
     def _close(self, text: str, at: int) -> int:
         bracket = _CLOSED[text[at]]
+        if bracket == "{" and self._frames[-1].extra:
+            self._frames[-1].extra -= 1
+            return at + 1
         if all(frame.bracket != bracket for frame in self._frames):
             return self._break(text, at)
         self._comma = ""

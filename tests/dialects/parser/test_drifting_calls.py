@@ -94,6 +94,7 @@ def calls_in(name: str, output: str) -> list[tuple[str, Any]]:
         '{"input": "{\\"query\\": \\"a\\"}"}',
         '{"parameters": {"query": "a"}}}',
         '[{"query": "a"}]',
+        '{{"query": "a"}}',
     ],
     ids=[
         "one bracket more",
@@ -102,6 +103,7 @@ def calls_in(name: str, output: str) -> list[tuple[str, Any]]:
         "a string in an object",
         "an object in an object",
         "an object in a list",
+        "doubled brackets",
     ],
 )
 def test_arguments_in_json(name: str, arguments: str) -> None:
