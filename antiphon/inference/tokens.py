@@ -3,10 +3,11 @@ contract of a tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 __all__ = [
     "Alternative",
@@ -69,6 +70,10 @@ class Prompt(Struct, frozen=True):
     images: tuple[EncodedImage, ...] = ()
     head: int = 0
     past: int = 0
+
+    def followed_by(self, ids: Iterable[int]) -> Prompt:
+        """Return the prompt with further ids at its end, such as those that were sampled."""
+        return replace(self, ids=(*self.ids, *ids))
 
 
 class Alternative(Struct, frozen=True):

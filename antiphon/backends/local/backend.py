@@ -540,7 +540,7 @@ class LocalReply(Reply):
         sampling = replace(sampling, max_tokens=sampling.max_tokens - len(sampled))
         if self._reasoning_cut:
             sampling = replace(sampling, constraint=self._rendered.answer_constraint)
-        return Prompt((*prompt.ids, *sampled), prompt.images), sampling
+        return prompt.followed_by(sampled), sampling
 
     def _usage(self, reported: int, unreported: int, cached: int) -> Usage:
         parser = self._rendered.parser

@@ -78,7 +78,7 @@ class MatchedGeneration:
 
     async def _next_request(self) -> tuple[Prompt, Sampling]:
         self._is_cut = False
-        prompt = Prompt((*self._prompt.ids, *self._sampled), self._prompt.images)
+        prompt = self._prompt.followed_by(self._sampled)
         max_tokens = self._sampling.max_tokens - len(self._sampled)
         sampling = replace(self._sampling, max_tokens=max_tokens)
         if self._is_masked:

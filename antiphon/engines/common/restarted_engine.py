@@ -69,7 +69,7 @@ class RestartedEngine:
     ) -> AsyncGenerator[Chunk, None]:
         """Generate the tokens after ``sampled``."""
         if sampled:
-            prompt = Prompt((*prompt.ids, *sampled), prompt.images)
+            prompt = prompt.followed_by(sampled)
             sampling = replace(sampling, max_tokens=sampling.max_tokens - len(sampled))
         if sampling.max_tokens < 1:
             yield Chunk(finish="length")

@@ -92,7 +92,7 @@ class GrammarWatch:
     ) -> AsyncGenerator[Chunk, None]:
         """Generate without the grammar what follows the ids ``sampled``, and match it.
         ``grammar``: its state after these ids."""
-        rest = Prompt((*prompt.ids, *sampled), prompt.images)
+        rest = prompt.followed_by(sampled)
         sampling = replace(sampling, max_tokens=sampling.max_tokens - len(sampled))
         matched = MatchedGeneration(self.engine, grammar, rest, sampling, self.tracker.turns)
         async with aclosing(matched.chunks()) as chunks:

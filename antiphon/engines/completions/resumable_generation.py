@@ -74,7 +74,7 @@ class ResumableGeneration:
         """Return the prompt and the sampling options of the next request."""
         if not self._sampled:
             return self._prompt, self._sampling
-        prompt = Prompt((*self._prompt.ids, *self._sampled), self._prompt.images)
+        prompt = self._prompt.followed_by(self._sampled)
         max_tokens = self._sampling.max_tokens - len(self._sampled)
         sampling = replace(self._sampling, max_tokens=max_tokens, constraint=None)
         if self._is_masked and self._grammar is not None:
