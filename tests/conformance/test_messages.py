@@ -1042,7 +1042,7 @@ async def test_web_search_runs_here(serve: Serve, clients: Any) -> None:
 
 @pytest.mark.requirement("AM-FILES")
 async def test_official_client_manages_files(serve: Serve, clients: Any) -> None:
-    from tests.conformance.anthropic_sdk import BetaFileMetadata, NotFoundError
+    from tests.conformance.anthropic_sdk import APIStatusError, BetaFileMetadata, NotFoundError
 
     server = serve(local(engine(["Hi"])))
     files = clients(server).beta.files
@@ -1064,6 +1064,8 @@ async def test_official_client_manages_files(serve: Serve, clients: Any) -> None
     source = {"type": "document", "source": {"type": "file", "file_id": text.id}}
     await create(server, messages=[{"role": "user", "content": [source]}])
     assert "the fox" in rendered_prompts(server)[-1]
+    with pytest.raises(APIStatusError, match="scope_id"):
+        await files.list(scope_id="session_1")
     assert (await files.delete(text.id)).type == "file_deleted"
     with pytest.raises(NotFoundError):
         await files.retrieve_metadata(text.id)
@@ -1519,6 +1521,9 @@ async def test_models_have_the_form_of_the_client(serve: Serve, clients: Any) ->
     server = serve()
     client = clients(server)
     assert [model.id async for model in client.models.list()] == ["tiny", "gpt-5.5"]
+    assert [model.id async for model in client.models.list(limit=1)] == ["tiny", "gpt-5.5"]
+    assert [model.id for model in (await client.models.list(before_id="gpt-5.5")).data] == ["tiny"]
+    assert (await client.models.list(lifecycle=["retired"])).data == []
     assert (await client.models.retrieve("tiny")).created_at.year == 2023
     with pytest.raises(NotFoundError):
         await client.models.retrieve("none")

@@ -483,7 +483,7 @@ class MessagesModel(Struct, frozen=True, kw_only=True, tag_field="type", tag="mo
 
 
 class MessagesModelPage(Struct, frozen=True, kw_only=True):
-    """The list of all models. It is always a single page."""
+    """A page of the list of models."""
 
     data: tuple[MessagesModel, ...]
     has_more: bool = False

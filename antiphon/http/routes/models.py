@@ -8,9 +8,9 @@ names. To get this behaviour for a model, an operator can give it such a name as
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import UNSET, UnsetType, convert
+from msgspec import UNSET, Meta, Struct, UnsetType, convert
 from starlette.requests import Request
 
 from antiphon.compat.messages.types import MessagesModel, MessagesModelPage, rfc3339
@@ -19,11 +19,15 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.error_forms import is_messages_client
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import VERSION_HEADER, operation
+from antiphon.http.requests.query import read_query
+from antiphon.wire.cursors import PageEnd, PageParams, PageStart, make_page
 from antiphon.wire.models import CodexModel, ModelEntry, ModelList, ModelStatus, ReasoningLevel
 
 if TYPE_CHECKING:
     from antiphon.runs.service import CatalogModel, Service
 
+#: Anthropic's limit of a page.
+_MAX_LIMIT = 1_000
 _CODEX_INSTRUCTIONS = (
     "You are a coding agent working in the user's terminal and file system. Use the tools to read, "
     "change and run code until the task is done, check your work, then say briefly what you did."
@@ -36,6 +40,20 @@ _LEVELS = (
 )
 
 
+class ModelListing(Struct, frozen=True, kw_only=True):
+    """Parameters that clients of Anthropic's API send. Without ``limit``, the list is whole."""
+
+    limit: Annotated[
+        int, Meta(ge=1, le=_MAX_LIMIT), Meta(description="The largest number of entries.")
+    ] = _MAX_LIMIT
+    after_id: PageStart = None
+    before_id: PageEnd = None
+    lifecycle: Annotated[
+        tuple[Literal["active", "deprecated", "retired"], ...] | None,
+        Meta(description="All models here are `active`."),
+    ] = None
+
+
 class ModelRoutes:
     """The routes ``/v1/models`` and ``/v1/models/{model}``."""
 
@@ -46,6 +64,7 @@ class ModelRoutes:
         "GET /v1/models",
         "listModels",
         answer=ModelList,
+        query=ModelListing,
         messages_answer=MessagesModelPage,
         headers=(VERSION_HEADER,),
     )
@@ -54,11 +73,19 @@ class ModelRoutes:
         ``models`` for Codex."""
         named = tuple(self._names(request))
         if is_messages_client(request.scope):
+            query = read_query(request, ModelListing)
+            if "active" not in (query.lifecycle or ("active",)):
+                named = ()
+            params = PageParams(
+                limit=query.limit, order="asc", after=query.after_id, before=query.before_id
+            )
+            page = make_page([_messages_entry(name, model) for name, model in named], params)
             return json_reply(
                 MessagesModelPage(
-                    data=tuple(_messages_entry(name, model) for name, model in named),
-                    first_id=named[0][0] if named else None,
-                    last_id=named[-1][0] if named else None,
+                    data=page.data,
+                    has_more=page.has_more,
+                    first_id=page.first_id,
+                    last_id=page.last_id,
                 )
             )
         return json_reply(

@@ -43,6 +43,8 @@ _file_key = object_key("file_id")
 #: Limits of a page, and those of a page for clients of the Messages API: default and largest.
 _LIMITS = (10_000, 10_000)
 _MESSAGE_LIMITS = (20, 1_000)
+#: A parameter of Anthropic's API: files of one of its sessions, which this server does not have.
+_REFUSED = ("scope_id",)
 #: Purposes by which a list can be filtered: the purposes of uploads, and the purposes of files that
 #: a server creates.
 _LISTABLE_PURPOSES = (*PURPOSES, "assistants_output", "batch_output", "fine-tune-results")
@@ -107,7 +109,7 @@ class FileRoutes:
     )
     async def list(self, request: Request) -> Reply:
         """Return a page of the tenant's files, by default newest first."""
-        tenant, query = tenant_of(request), read_query(request, FileListing)
+        tenant, query = tenant_of(request), read_query(request, FileListing, refused=_REFUSED)
         is_message = is_messages_client(request.scope)
         default, most = _MESSAGE_LIMITS if is_message else _LIMITS
         limit = query.limit or default
