@@ -31,6 +31,27 @@ WAIT_S = 20.0
 LINE = b'{"custom_id": "%d", "method": "POST", "url": "/v1/responses", "body": {}}\n'
 
 
+def new_worker(*, lines_at_a_time: int, lease_s: float = 5) -> tuple[Batches, BatchWorker]:
+    """Return the batches of a new store, and a worker that does not run yet."""
+    store, ids = MemoryStore(), iter(range(999))
+    files = Files(store, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_{next(ids)}")
+    batches = Batches(
+        store.values, files, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_{next(ids)}"
+    )
+    worker = BatchWorker(
+        batches,
+        files,
+        KeyRing(),
+        LineRuns(store, EventLogReader(store), worker=cast(Any, None), end=cast(Any, None)),
+        owner="a",
+        lease_s=lease_s,
+        lines_at_a_time=lines_at_a_time,
+        clock=lambda: 1000.0,
+        on_ended=AsyncMock(),
+    )
+    return batches, worker
+
+
 async def chunks(*pieces: bytes) -> AsyncGenerator[bytes, None]:
     for piece in pieces:
         yield piece
@@ -49,7 +70,7 @@ async def test_lines_may_be_split_anywhere() -> None:
 async def test_lines_of_all_batches_share_a_limited_memory(monkeypatch: Any) -> None:
     """However many tenants have batches, and however long their lines wait to be repeated."""
     monkeypatch.setattr("antiphon.runs.batches.worker._MAX_BYTES", 3 * len(LINE))
-    batches, worker = _idle_worker()
+    batches, worker = new_worker(lines_at_a_time=2)
     waiting: list[str] = []
 
     async def execute(request: LineRequest) -> LineReply:
@@ -73,22 +94,7 @@ async def test_lines_of_all_batches_share_a_limited_memory(monkeypatch: Any) -> 
 
 
 async def test_batch_continues_after_the_store_failed(monkeypatch: Any) -> None:
-    store, ids = MemoryStore(), iter(range(99))
-    files = Files(store, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_{next(ids)}")
-    batches = Batches(
-        store.values, files, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_{next(ids)}"
-    )
-    worker = BatchWorker(
-        batches,
-        files,
-        KeyRing(),
-        LineRuns(store, EventLogReader(store), worker=cast(Any, None), end=cast(Any, None)),
-        owner="a",
-        lease_s=0.05,
-        lines_at_a_time=3,
-        clock=lambda: 1000.0,
-        on_ended=AsyncMock(),
-    )
+    batches, worker = new_worker(lease_s=0.05, lines_at_a_time=3)
     add_chunk, failures = BatchStore.add_chunk, [StoreError("The store is gone.")]
 
     async def fail_once(self: BatchStore, *args: Any) -> bool:
@@ -118,20 +124,7 @@ async def test_batch_continues_after_the_store_failed(monkeypatch: Any) -> None:
 async def test_batch_of_a_dead_server_is_taken_over_after_the_clock_was_set_back(
     lease_s: float, is_taken: bool
 ) -> None:
-    store = MemoryStore()
-    files = Files(store, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_1")
-    batches = Batches(store.values, files, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_1")
-    worker = BatchWorker(
-        batches,
-        files,
-        KeyRing(),
-        LineRuns(store, EventLogReader(store), worker=cast(Any, None), end=cast(Any, None)),
-        owner="a",
-        lease_s=5,
-        lines_at_a_time=1,
-        clock=lambda: 1000.0,
-        on_ended=AsyncMock(),
-    )
+    batches, worker = new_worker(lines_at_a_time=1)
     request = CreateBatch(input_file_id="", endpoint="/v1/responses", completion_window="24h")
     batch = await batches.create_from_lines("t", request, LINE % 1, ANYONE, prefix="batch")
 
@@ -142,31 +135,10 @@ async def test_batch_of_a_dead_server_is_taken_over_after_the_clock_was_set_back
     assert await worker._take("t", batch.id) is is_taken
 
 
-def _idle_worker() -> tuple[Batches, BatchWorker]:
-    """Return the batches of a new store, and a worker that executes two lines at a time."""
-    store, ids = MemoryStore(), iter(range(999))
-    files = Files(store, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_{next(ids)}")
-    batches = Batches(
-        store.values, files, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_{next(ids)}"
-    )
-    worker = BatchWorker(
-        batches,
-        files,
-        KeyRing(),
-        LineRuns(store, EventLogReader(store), worker=cast(Any, None), end=cast(Any, None)),
-        owner="a",
-        lease_s=5,
-        lines_at_a_time=2,
-        clock=lambda: 1000.0,
-        on_ended=AsyncMock(),
-    )
-    return batches, worker
-
-
 async def test_tenants_take_turns() -> None:
     """A tenant with many batches delays another one by the lines that run, and only few of its
     batches are executed at a time."""
-    batches, worker = _idle_worker()
+    batches, worker = new_worker(lines_at_a_time=2)
     gate, order = asyncio.Event(), []
 
     async def execute(request: LineRequest) -> LineReply:
@@ -226,7 +198,7 @@ async def end_of(batches: Batches, batch: Batch, tenant: str = "t") -> Batch:
 
 async def test_one_input_file_is_loaded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many tenants have batches, their files are not in memory together."""
-    batches, worker = _idle_worker()
+    batches, worker = new_worker(lines_at_a_time=2)
     loading, opened, open_file = [], list[int](), Files.open
 
     async def counting_open(self: Files, tenant: str, file_id: str) -> StoredFile:
@@ -263,7 +235,7 @@ async def test_one_input_file_is_loaded_at_a_time(monkeypatch: pytest.MonkeyPatc
 async def test_full_folder_for_temporary_files_interrupts_a_batch(
     failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches, worker = _idle_worker()
+    batches, worker = new_worker(lines_at_a_time=2)
     failures = [failing, "close"]  # what is not written yet is written when the file is closed
 
     class FullFolder(SpooledTemporaryFile[bytes]):
