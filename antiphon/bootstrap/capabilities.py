@@ -13,7 +13,7 @@ from antiphon.config.settings import Settings
 from antiphon.models.gpu import unused_gpu
 from antiphon.runs.request.tool_selection import SERVER_TOOLS
 from antiphon.support.installation import needs_extra
-from antiphon.tools.base import AnyToolProvider, AvailabilityReporter
+from antiphon.tools.base import AnyToolProvider
 from antiphon.workers.setup import Capability
 
 from .attachments import why_no_fetcher
@@ -72,9 +72,7 @@ def _gpu(settings: Settings) -> Iterator[Capability]:
 
 
 def _tool_problem(provider: AnyToolProvider | None) -> str | None:
-    if provider is None:
-        return "No provider is configured."
-    return provider.unavailable_reason() if isinstance(provider, AvailabilityReporter) else None
+    return "No provider is configured." if provider is None else provider.unavailable_reason()
 
 
 def _file_search(settings: Settings) -> Iterator[Capability]:

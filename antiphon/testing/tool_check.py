@@ -21,7 +21,6 @@ from antiphon.tools.base import (
     AnyToolProvider,
     CallContext,
     FollowUpItem,
-    FunctionDeclarer,
     ResponseContext,
     ToolCaller,
     ToolFunction,
@@ -110,8 +109,6 @@ async def _check_declared_functions(
 ) -> None:
     """Check that ``provider.declared_functions``, which announces the functions of the tool,
     returns the same functions as ``provider.open``."""
-    if not isinstance(provider, FunctionDeclarer):
-        return
     declared = await provider.declared_functions(case.tool, response)
     if declared is None:
         return

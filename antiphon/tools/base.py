@@ -20,14 +20,11 @@ from antiphon.wire.items import Item
 from .citations import CitationFinder, CitationNotation
 
 __all__ = [
-    "AccessChecker",
     "AnyToolProvider",
     "ArgumentObserver",
-    "AvailabilityReporter",
     "CallContext",
     "CallHandler",
     "FollowUpItem",
-    "FunctionDeclarer",
     "NestedCall",
     "PendingCall",
     "ResponseContext",
@@ -290,11 +287,31 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
 
 class ToolProvider(Protocol[ToolT]):
     """The implementation of one tool type (``mcp``, ``web_search`` …). A server has one object per
-    tool type. The type parameter is the class of the tool, such as ``tl.Mcp``."""
+    tool type. The type parameter is the class of the tool, such as ``tl.Mcp``. An implementation
+    inherits from this class, and overrides ``open`` and what its tool needs besides."""
+
+    def unavailable_reason(self) -> str | None:
+        """Return the reason why the tool cannot be used now, and what to do about it. Return None
+        if the tool can be used. As long as it cannot, Antiphon answers requests as if the provider
+        did not exist."""
+        return None
 
     def check(self, tool: ToolT, path: str) -> None:
         """Raise ``InvalidRequest`` if ``tool`` has a field or a value that the provider does not
         support. The error names the path of the field. ``path``: the tool's path in the request."""
+        return
+
+    async def check_access(self, tool: ToolT, response: ResponseContext, path: str) -> None:
+        """Check, before the response starts, whether the tenant may use the objects to which the
+        tool refers. It may also check the items of the conversation. For example, an image edit
+        needs an earlier image. ``path``: the tool's path in the request.
+
+        Raises ``RequestError`` in two cases:
+
+        - The tool refers to an object that does not exist or belongs to another tenant.
+        - The conversation lacks an item that the tool needs.
+        """
+        return
 
     def leading_item(self, tool: ToolT, response: ResponseContext) -> Item | None:
         """Return the item with which the output begins, for example ``mcp_list_tools``. Return None
@@ -303,6 +320,19 @@ class ToolProvider(Protocol[ToolT]):
         The returned item is in its initial state. When ``open`` has provided the ``Toolset``, the
         caller emits the item and completes it with the values in ``Toolset.fields``.
         """
+        return None
+
+    async def declared_functions(
+        self, tool: ToolT, response: ResponseContext
+    ) -> Sequence[ToolFunction] | None:
+        """Return the functions that ``open`` will offer. Return None if they are not known before
+        ``open``. The first prompt of a response is rendered with the declared functions. The prompt
+        is rendered again if the functions that ``open`` yields are different.
+
+        Of each function, the caller uses only ``tool``, ``namespace`` and the type of
+        ``initial_item``. This method acquires no resources. Raises ``RequestError``.
+        """
+        return None
 
     def open(self, tool: ToolT, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         """Return a context manager that offers the tool for as long as the response runs.
@@ -320,26 +350,6 @@ AnyToolProvider = ToolProvider[Any]
 
 
 @runtime_checkable
-class FunctionDeclarer(Protocol[ToolT]):
-    """A provider that can say which functions it offers before its method ``open`` is called.
-
-    The first prompt of a response is rendered with these declared functions. The prompt is rendered
-    again if the functions that ``open`` yields are different, for example because the provider
-    could not declare its functions.
-    """
-
-    async def declared_functions(
-        self, tool: ToolT, response: ResponseContext
-    ) -> Sequence[ToolFunction] | None:
-        """Return the functions that ``open`` will offer. Return None if they are not known before
-        ``open``.
-
-        Of each function, the caller uses only ``tool``, ``namespace`` and the type of
-        ``initial_item``. This method acquires no resources. Raises ``RequestError``.
-        """
-
-
-@runtime_checkable
 class ToolCaller(Protocol):
     """A provider whose tool can call the functions of other tools."""
 
@@ -351,29 +361,3 @@ class ToolCaller(Protocol):
     ) -> Toolset:
         """Return the toolset of this tool. ``functions``: the functions that the tool can call.
         ``approved``: id of an approval request → the nested call that the client has approved."""
-
-
-@runtime_checkable
-class AccessChecker(Protocol[ToolT]):
-    """A provider that checks, before a response starts, whether the tenant may use the objects to
-    which its tool refers. It may also check the items of the conversation. For example, an image
-    edit needs an earlier image."""
-
-    async def check_access(self, tool: ToolT, response: ResponseContext, path: str) -> None:
-        """Check the tool before the response starts. ``path``: the tool's path in the request.
-
-        Raises ``RequestError`` in two cases:
-
-        - The tool refers to an object that does not exist or belongs to another tenant.
-        - The conversation lacks an item that the tool needs.
-        """
-
-
-@runtime_checkable
-class AvailabilityReporter(Protocol):
-    """A provider that may be unavailable. As long as it is unavailable, Antiphon answers requests
-    as if the provider did not exist."""
-
-    def unavailable_reason(self) -> str | None:
-        """Return the reason why the tool cannot be used now, and what to do about it. Return None
-        if the tool can be used."""

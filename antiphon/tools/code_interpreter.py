@@ -20,11 +20,19 @@ from antiphon.tools.containers.network import network_prompt
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.skills import ContainerSkill, SkillSummary, skills_prompt
 from antiphon.wire import tools as tl
-from antiphon.wire.items import Annotation, CodeInterpreterCall, Item
+from antiphon.wire.items import Annotation, CodeInterpreterCall
 from antiphon.wire.parts import ContainerFileCitation
 from antiphon.wire.resources import containers as wc
 
-from .base import CallContext, ResponseContext, ToolFunction, ToolProgress, ToolResult, Toolset
+from .base import (
+    CallContext,
+    ResponseContext,
+    ToolFunction,
+    ToolProgress,
+    ToolProvider,
+    ToolResult,
+    Toolset,
+)
 
 #: The function name that models were trained on.
 NAME = "python"
@@ -54,7 +62,7 @@ _MAX_IMAGES = 10
 _MAX_IMAGE_BYTES = 4 << 20
 
 
-class CodeInterpreterProvider:
+class CodeInterpreterProvider(ToolProvider[tl.CodeInterpreter]):
     """``ToolProvider`` of ``code_interpreter``."""
 
     def __init__(self, containers: ContainerRegistry) -> None:
@@ -78,9 +86,6 @@ class CodeInterpreterProvider:
             await self._containers.check_auto(
                 response.tenant, wc.read_auto_container(tool.container, where), where
             )
-
-    def leading_item(self, tool: tl.CodeInterpreter, response: ResponseContext) -> Item | None:
-        return None
 
     async def declared_functions(
         self, tool: tl.CodeInterpreter, response: ResponseContext

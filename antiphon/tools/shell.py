@@ -21,7 +21,7 @@ from antiphon.tools.containers.handle import ContainerHandle
 from antiphon.tools.containers.network import network_prompt
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.skills import SkillSummary, local_skills_prompt, skills_prompt
-from antiphon.wire.items import Item, ShellCall, ShellCallOutput
+from antiphon.wire.items import ShellCall, ShellCallOutput
 from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.fields import known_fields
 from antiphon.wire.resources import containers as wc
@@ -34,6 +34,7 @@ from .base import (
     ResponseContext,
     ToolFunction,
     ToolProgress,
+    ToolProvider,
     ToolResult,
     Toolset,
 )
@@ -46,7 +47,7 @@ _DESCRIPTION = (
 _MAX_COMMANDS = 32
 
 
-class ShellProvider:
+class ShellProvider(ToolProvider[Shell]):
     """``ToolProvider`` of ``shell``.
 
     If ``containers`` is None, only the client can run commands. ``reason``: text that tells clients
@@ -95,9 +96,6 @@ class ShellProvider:
         else:
             request = wc.read_auto_container(environment, where, "container_auto")
             await self._containers.check_auto(response.tenant, request, where)
-
-    def leading_item(self, tool: Shell, response: ResponseContext) -> Item | None:
-        return None
 
     async def declared_functions(
         self, tool: Shell, response: ResponseContext

@@ -5,13 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 
 from antiphon.errors import ToolError
-from antiphon.wire.items import Item
 from antiphon.wire.tools import Tool
 
-from .base import ResponseContext, Toolset
+from .base import ResponseContext, ToolProvider, Toolset
 
 
-class UnavailableTool:
+class UnavailableTool(ToolProvider[Tool]):
     """``ToolProvider`` of a tool that is switched off. ``reason``: text that says why the tool is
     off and which setting switches it on."""
 
@@ -20,11 +19,6 @@ class UnavailableTool:
 
     def unavailable_reason(self) -> str | None:
         return self._reason
-
-    def check(self, tool: Tool, path: str) -> None: ...
-
-    def leading_item(self, tool: Tool, response: ResponseContext) -> Item | None:
-        return None
 
     def open(self, tool: Tool, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         raise ToolError(self._reason)

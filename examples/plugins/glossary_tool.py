@@ -11,6 +11,7 @@ from antiphon.tools.base import (
     ResponseContext,
     ToolFunction,
     ToolProgress,
+    ToolProvider,
     ToolResult,
     Toolset,
 )
@@ -28,16 +29,11 @@ LOOK_UP = Function(
 )
 
 
-class Glossary:
+class Glossary(ToolProvider[Any]):
     """A tool provider."""
 
     def __init__(self, terms: Mapping[str, str]) -> None:
         self._terms = terms
-
-    def check(self, tool: Any, path: str) -> None: ...
-
-    def leading_item(self, tool: Any, response: ResponseContext) -> None:
-        return None
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:

@@ -34,7 +34,7 @@ from antiphon.sandbox import cgroups
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.support import plugins
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.tools.base import AvailabilityReporter, CallContext, ResponseContext, ToolResult
+from antiphon.tools.base import CallContext, ResponseContext, ToolResult
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.wire.tools import WebSearch
@@ -56,7 +56,7 @@ async def enabled(settings: Settings) -> set[str]:
 
 
 def works(provider: Any) -> bool:
-    return not isinstance(provider, AvailabilityReporter) or provider.unavailable_reason() is None
+    return provider.unavailable_reason() is None
 
 
 async def test_existing_index_enables_web_search(tmp_path: Path) -> None:

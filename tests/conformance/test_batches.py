@@ -27,6 +27,7 @@ from antiphon.tools.base import (
     ResponseContext,
     ToolFunction,
     ToolProgress,
+    ToolProvider,
     ToolResult,
     Toolset,
 )
@@ -250,7 +251,7 @@ async def test_another_server_continues_without_repeating_a_result(
     assert len(await results(client, batch.output_file_id)) == 40
 
 
-class Payments:
+class Payments(ToolProvider[Any]):
     """A provider of one tool that must not run twice. ``calls``: how often it was called. A call
     ends when ``may_end`` is set."""
 
@@ -263,11 +264,6 @@ class Payments:
                 ToolFunction(tool=Function(name="pay"), initial_item=pay, handler=self._pay),
             )
         )
-
-    def check(self, tool: Any, path: str) -> None: ...
-
-    def leading_item(self, tool: Any, response: ResponseContext) -> None:
-        return None
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:

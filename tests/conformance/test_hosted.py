@@ -21,6 +21,7 @@ from antiphon.tools.base import (
     ResponseContext,
     ToolFunction,
     ToolProgress,
+    ToolProvider,
     ToolResult,
     Toolset,
 )
@@ -34,7 +35,7 @@ from tests.conformance.test_tool_search import rendered_prompts, tool_call
 MCP = {"type": "mcp", "server_label": "dice", "server_url": "http://localhost/mcp"}
 
 
-class Dice:
+class Dice(ToolProvider[Mcp]):
     """A provider of ``mcp`` with one function, ``roll``."""
 
     def __init__(self, *, fails: bool = False) -> None:

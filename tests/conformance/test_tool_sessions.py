@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
-from antiphon.wire.items import Item, WebSearchCall
+from antiphon.tools.base import ResponseContext, ToolFunction, ToolProvider, Toolset
+from antiphon.wire.items import WebSearchCall
 from antiphon.wire.tools import Function
 from tests.conformance.asgi_clients import StreamingClient
 from tests.conformance.conftest import Serve
@@ -20,7 +20,7 @@ from tests.conformance.server import Ask, engine, local
 from tests.conformance.stepped_backend import SteppedBackend
 
 
-class CountingProvider:
+class CountingProvider(ToolProvider[Any]):
     """A tool provider that records which task opens and closes its sessions. ``functions``: the
     tool functions that it offers."""
 
@@ -28,11 +28,6 @@ class CountingProvider:
         self._functions = functions
         self.opened: list[asyncio.Task[Any] | None] = []
         self.closed: list[asyncio.Task[Any] | None] = []
-
-    def check(self, tool: Any, path: str) -> None: ...
-
-    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
-        return None
 
     def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         return self._session()

@@ -28,6 +28,7 @@ from antiphon.tools.base import (
     ResponseContext,
     ToolFunction,
     ToolProgress,
+    ToolProvider,
     ToolResult,
     Toolset,
 )
@@ -42,16 +43,11 @@ SERVER = tl.Mcp(server_label="s", server_url="https://example.org", allowed_call
 STOCK = tl.Function(name="stock", allowed_callers=ONLY)
 
 
-class Look:
+class Look(ToolProvider[Any]):
     """``Provider`` of one function, ``s.look``; ``run`` runs it."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
-
-    def check(self, tool: Any, path: str) -> None: ...
-
-    def leading_item(self, tool: Any, opening: ResponseContext) -> it.Item | None:
-        return None
 
     @asynccontextmanager
     async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:

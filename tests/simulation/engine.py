@@ -29,6 +29,7 @@ from antiphon.tools.base import (
     ResponseContext,
     ToolFunction,
     ToolProgress,
+    ToolProvider,
     ToolResult,
     Toolset,
 )
@@ -214,14 +215,12 @@ class Toolbox:
         await asyncio.sleep(self._random.expovariate(1 / 0.3))
 
 
-class Tools:
+class Tools(ToolProvider[Mcp]):
     """The provider of the tools of ``TOOLS``."""
 
     def __init__(self, random: Random, toolbox: Toolbox) -> None:
         self._random = random
         self._toolbox = toolbox
-
-    def check(self, tool: Mcp, path: str) -> None: ...
 
     def leading_item(self, tool: Mcp, response: ResponseContext) -> it.Item | None:
         listed = any(isinstance(item, it.McpListTools) for item in response.items)

@@ -16,6 +16,7 @@ from antiphon.tools.base import (
     ResponseContext,
     ToolFunction,
     ToolProgress,
+    ToolProvider,
     ToolResult,
     Toolset,
 )
@@ -30,16 +31,12 @@ TRIAL = ToolCheckCase(
 )
 
 
-class Tool:
+class Tool(ToolProvider[Any]):
     """A correct provider, except for what a test changes."""
 
     def __init__(self, **wrong: Any) -> None:
         self.wrong = wrong
         self.left: list[asyncio.Task[bool]] = []
-
-    def check(self, tool: Any, path: str) -> None: ...
-
-    def leading_item(self, tool: Any, opening: ResponseContext) -> None: ...
 
     @asynccontextmanager
     async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:

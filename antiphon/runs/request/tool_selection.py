@@ -15,7 +15,7 @@ from antiphon.stream.kinds import KINDS
 from antiphon.support.text import truncate_middle
 from antiphon.tools import tool_search
 from antiphon.tools.allowed_callers import callable_by_model, callable_by_programs, check_callers
-from antiphon.tools.base import AnyToolProvider, AvailabilityReporter, ToolFunction
+from antiphon.tools.base import AnyToolProvider, ToolFunction
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.wire import tools as tl
@@ -307,11 +307,7 @@ def _named_providers(
 
 def _unavailable_reasons(providers: Mapping[str, AnyToolProvider]) -> dict[str, str]:
     """Return the tool types that do not work at the moment, each with the reason."""
-    found = (
-        (name, each.unavailable_reason())
-        for name, each in providers.items()
-        if isinstance(each, AvailabilityReporter)
-    )
+    found = ((name, each.unavailable_reason()) for name, each in providers.items())
     return {name: reason for name, reason in found if reason is not None}
 
 

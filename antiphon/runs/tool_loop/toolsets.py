@@ -18,8 +18,6 @@ from antiphon.runs.request.tool_selection import (
 )
 from antiphon.tools.allowed_callers import callers_of
 from antiphon.tools.base import (
-    AccessChecker,
-    FunctionDeclarer,
     ResponseContext,
     ToolCaller,
     ToolFunction,
@@ -46,8 +44,7 @@ async def check_access(
     model sees, for example tools that an upstream runs.
     """
     for each in server_tools:
-        if isinstance(each.provider, AccessChecker):
-            await each.provider.check_access(each.tool, response, each.path)
+        await each.provider.check_access(each.tool, response, each.path)
     programs = open_programs(response.items)
     if not programs:
         return
@@ -72,11 +69,7 @@ async def declared_toolsets(tools: ToolSelection, response: ResponseContext) -> 
         return []
     toolsets: list[Toolset] = []
     for each in tools.server_tools:
-        functions = (
-            await each.provider.declared_functions(each.tool, response)
-            if isinstance(each.provider, FunctionDeclarer)
-            else None
-        )
+        functions = await each.provider.declared_functions(each.tool, response)
         toolsets.append(Toolset(functions=tuple(functions or ())))
     return combine_toolsets(tools, toolsets, response)
 

@@ -14,7 +14,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.tools.arguments import non_negative_int, parse_lenient
-from antiphon.tools.base import ArgumentObserver, ResponseContext, ToolFunction, Toolset
+from antiphon.tools.base import (
+    ArgumentObserver,
+    ResponseContext,
+    ToolFunction,
+    ToolProvider,
+    Toolset,
+)
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
@@ -43,19 +49,12 @@ class _ClientToolSpec(Struct, frozen=True, kw_only=True):
     extra_description: Callable[[tl.Tool], str] = lambda tool: ""
 
 
-class ClientToolProvider:
+class ClientToolProvider(ToolProvider[tl.Tool]):
     """``ToolProvider`` of a tool that the client runs. It offers the tool to the model as a
     function without a handler."""
 
     def __init__(self, spec: _ClientToolSpec) -> None:
         self._spec = spec
-
-    def check(self, tool: tl.Tool, path: str) -> None:
-        """Accept every tool of this type. It needs no check because the client runs it, not
-        Antiphon."""
-
-    def leading_item(self, tool: tl.Tool, response: ResponseContext) -> it.Item | None:
-        return None
 
     async def declared_functions(
         self, tool: tl.Tool, response: ResponseContext

@@ -19,6 +19,7 @@ from antiphon.tools.base import (
     ResponseContext,
     ToolFunction,
     ToolProgress,
+    ToolProvider,
     ToolResult,
     Toolset,
 )
@@ -73,7 +74,7 @@ class StoreSearch(Protocol):
         ``RequestError`` and ``RunError``."""
 
 
-class FileSearchProvider:
+class FileSearchProvider(ToolProvider[tl.FileSearch]):
     """The ``ToolProvider`` for search in vector stores."""
 
     def __init__(self, vector_search: StoreSearch) -> None:
@@ -91,9 +92,6 @@ class FileSearchProvider:
         await self._vector_search.check_searchable(
             response.tenant, tool.vector_store_ids, ranking, path
         )
-
-    def leading_item(self, tool: tl.FileSearch, response: ResponseContext) -> Item | None:
-        return None
 
     async def declared_functions(
         self, tool: tl.FileSearch, response: ResponseContext

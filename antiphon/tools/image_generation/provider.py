@@ -20,11 +20,12 @@ from antiphon.tools.base import (
     ResponseContext,
     ToolFunction,
     ToolProgress,
+    ToolProvider,
     ToolResult,
     Toolset,
 )
 from antiphon.wire import tools as tl
-from antiphon.wire.items import ImageGenerationCall, Item
+from antiphon.wire.items import ImageGenerationCall
 
 from .base import (
     GeneratedImage,
@@ -75,7 +76,7 @@ class ImagePolicy(Struct, frozen=True, kw_only=True):
     concurrency: int
 
 
-class ImageGenerationProvider:
+class ImageGenerationProvider(ToolProvider[tl.ImageGeneration]):
     """The ``ToolProvider`` of ``image_generation``. The caller must close the ``ImageGenerator``,
     because the provider does not close it."""
 
@@ -116,9 +117,6 @@ class ImageGenerationProvider:
             raise InvalidRequest(error.message, param=where, code="invalid_image") from None
         if mask.format != "png":
             raise unfit_field(where, "a mask is a PNG, transparent where the image is to change")
-
-    def leading_item(self, tool: tl.ImageGeneration, response: ResponseContext) -> Item | None:
-        return None
 
     async def declared_functions(
         self, tool: tl.ImageGeneration, response: ResponseContext

@@ -24,11 +24,12 @@ from antiphon.tools.base import (
     ResponseContext,
     ToolFunction,
     ToolProgress,
+    ToolProvider,
     ToolResult,
     Toolset,
 )
 from antiphon.wire import tools as tl
-from antiphon.wire.items import CodeInterpreterCall, Item, WebSearchCall
+from antiphon.wire.items import CodeInterpreterCall, WebSearchCall
 from antiphon.wire.parsing.fields import known_fields
 from antiphon.wire.resources import containers as wc
 
@@ -76,7 +77,7 @@ class BuiltInTool(Struct, Generic[_T], frozen=True, kw_only=True):
     step: str
 
 
-class McpImplementation(Generic[_T]):
+class McpImplementation(ToolProvider[_T]):
     """The ``ToolProvider`` of a built-in tool that an MCP server implements. ``name``: the MCP
     server's name in error messages. ``caller``: as in ``McpProvider``, which closes it."""
 
@@ -90,9 +91,6 @@ class McpImplementation(Generic[_T]):
 
     def check(self, tool: _T, path: str) -> None:
         self._kind.check(tool, path)
-
-    def leading_item(self, tool: _T, response: ResponseContext) -> Item | None:
-        return None
 
     @asynccontextmanager
     async def open(self, tool: _T, response: ResponseContext) -> AsyncIterator[Toolset]:

@@ -30,6 +30,7 @@ from antiphon.tools.base import (
     ResponseContext,
     ToolFunction,
     ToolProgress,
+    ToolProvider,
     ToolResult,
     Toolset,
 )
@@ -55,7 +56,7 @@ from .results import McpFailure, result_text, tool_error
 from .sessions import SessionKey, SessionPool
 
 
-class McpProvider:
+class McpProvider(ToolProvider[Mcp]):
     """The ``ToolProvider`` of ``mcp``.
 
     - ``configured``: the MCP servers that the operator has configured, by name.

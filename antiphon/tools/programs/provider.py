@@ -31,6 +31,7 @@ from antiphon.tools.base import (
     ResponseContext,
     ToolFunction,
     ToolProgress,
+    ToolProvider,
     ToolResult,
     Toolset,
 )
@@ -68,7 +69,7 @@ class _Fingerprint(Struct, frozen=True, array_like=True):
 _decode_fingerprint = msgspec.msgpack.Decoder(_Fingerprint).decode
 
 
-class ProgramProvider:
+class ProgramProvider(ToolProvider[tl.ProgrammaticToolCalling]):
     """``ToolProvider`` of ``programmatic_tool_calling``: the model writes JavaScript programs that
     call tools.
 
@@ -87,14 +88,6 @@ class ProgramProvider:
         self._encryptor = encryptor
         self._clock = clock
         self._max_calls = max_calls
-
-    def check(self, tool: tl.ProgrammaticToolCalling, path: str) -> None:
-        """Accept every tool of this type. It has no fields to check."""
-
-    def leading_item(
-        self, tool: tl.ProgrammaticToolCalling, response: ResponseContext
-    ) -> it.Item | None:
-        return None
 
     async def declared_functions(
         self, tool: tl.ProgrammaticToolCalling, response: ResponseContext

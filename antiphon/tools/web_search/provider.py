@@ -19,6 +19,7 @@ from antiphon.tools.base import (
     ResponseContext,
     ToolFunction,
     ToolProgress,
+    ToolProvider,
     ToolResult,
     Toolset,
 )
@@ -84,7 +85,7 @@ _INITIAL_ACTIONS: Mapping[str, Mapping[str, Any]] = {
 _StepFunction = Callable[[Browser, Mapping[str, Any], int], Awaitable[StepResult]]
 
 
-class WebSearchProvider:
+class WebSearchProvider(ToolProvider[tl.AnyWebSearch]):
     """The ``ToolProvider`` for web search in a page source (the web or a local index). The provider
     does not close the source.
 
@@ -110,9 +111,6 @@ class WebSearchProvider:
 
     def check(self, tool: tl.AnyWebSearch, path: str) -> None:
         check_tool(tool, path)
-
-    def leading_item(self, tool: tl.AnyWebSearch, response: ResponseContext) -> Item | None:
-        return None
 
     async def declared_functions(
         self, tool: tl.AnyWebSearch, response: ResponseContext
