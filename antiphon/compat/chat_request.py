@@ -22,7 +22,6 @@ from antiphon.wire.parsing.fields import (
     require,
 )
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
-from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
@@ -32,7 +31,7 @@ from .chat_response import ChatCompletion, chat_completion
 from .chat_stream import ChatStream
 from .error_paths import ErrorPaths
 from .request_bodies import ChatOptions, read_options
-from .translated_request import TranslatedRequest, with_seed_offset
+from .translated_request import TranslatedRequest, merge_fields, read_translated, with_seed_offset
 
 
 class ChatRequest(TranslatedRequest, frozen=True, kw_only=True):
@@ -78,7 +77,7 @@ def read_chat_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> C
     fields: JsonObject = {"store": False}
     for name, value in raw.items():
         if (read := READERS.get(name)) is not None:
-            _merge(fields, read(value, name, paths, limits))
+            merge_fields(fields, read(value, name, paths, limits))
         elif name in SHARED_FIELDS:
             fields[name] = value
     legacy = "functions" in raw
@@ -90,11 +89,7 @@ def read_chat_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> C
             "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.",
             param="top_logprobs",
         )
-    try:
-        request = read_create(fields, limits)
-    except InvalidRequest as error:
-        paths.translate(error)
-        raise
+    request = read_translated(fields, paths, limits)
     return ChatRequest(
         requests=tuple(with_seed_offset(request, at) for at in range(options.n)),
         paths=paths,
@@ -127,17 +122,6 @@ def _apply_continue_final_message(options: ChatOptions, items: list[JsonObject])
             "the last message must be an assistant message with content and without tool calls.",
         )
     last["status"] = "incomplete"
-
-
-def _merge(fields: JsonObject, more: JsonObject) -> None:
-    """Add the translated fields ``more`` to the Responses request ``fields``. If both have an
-    object under the same name, merge the two objects: several Chat fields can become parts of one
-    Responses field, such as ``text``."""
-    for name, value in more.items():
-        known = fields.get(name)
-        if isinstance(known, dict) and isinstance(value, dict):
-            value = {**known, **value}
-        fields[name] = value
 
 
 # --- refused fields ------------------------------------------------------------------------------

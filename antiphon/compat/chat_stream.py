@@ -6,7 +6,7 @@ reasoning, text and tool calls follow. The last chunk has the finish reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -25,6 +25,7 @@ from .chat_response import (
     chat_moderation,
     finish_reason,
 )
+from .translated_request import ChoiceStream
 from .usage import CompletionUsage, total_usage
 
 _encode = msgspec.json.Encoder().encode
@@ -69,7 +70,7 @@ class ChatChunk(Struct, frozen=True, kw_only=True):
     omitted_parts: tuple[OmittedPart, ...] | UnsetType = UNSET
 
 
-class ChatStream:
+class ChatStream(ChoiceStream):
     """Encodes the events of one response as the chunks of one choice.
 
     ``first``: the response of the first choice, which determines the id and the model of the
@@ -102,11 +103,6 @@ class ChatStream:
         #: The summary of such an item is not streamed.
         self._reasoning_index: int | None = None
         self._has_raw_text = False
-
-    def frames(self, events: Iterable[ev.Event]) -> bytes:
-        """Return the events as frames of a ``text/event-stream``. Returns b"" if the events produce
-        no chunk."""
-        return b"".join(frame for event in events for frame in self._frames(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:
         """Return the last chunks as frames of a ``text/event-stream``: one with the moderation, if

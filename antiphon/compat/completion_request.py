@@ -15,7 +15,6 @@ from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.fields import read_object, require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
-from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 from antiphon.wire.request import FIELDS
 from antiphon.wire.response import Response
@@ -24,7 +23,7 @@ from .completion_response import Completion, CompletionStream, make_completion
 from .error_paths import ErrorPaths
 from .request_bodies import CompletionOptions, read_options
 from .text_inputs import TextInput, read_text_inputs
-from .translated_request import TranslatedRequest, with_seed_offset
+from .translated_request import TranslatedRequest, read_translated, with_seed_offset
 
 #: Largest number of continuations of all prompts of one request together.
 _MAX_CONTINUATIONS = 32
@@ -76,11 +75,7 @@ def parse_completion_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -
     for name, read in READERS.items():
         if name in raw:
             fields |= read(raw[name], name)
-    try:
-        request = read_create(fields, limits)
-    except InvalidRequest as error:
-        paths.translate(error)
-        raise
+    request = read_translated(fields, paths, limits)
     if echo and (raw.get("logprobs") is not None or not all(isinstance(p, str) for p in prompts)):
         raise unsupported_value(
             "echo", "'echo' cannot be combined with 'logprobs' or with token ids."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -14,6 +14,7 @@ from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response
 
+from .translated_request import ChoiceStream
 from .usage import CompletionUsage, total_usage
 
 CompletionFinishReason = Literal["stop", "length", "content_filter"]
@@ -132,7 +133,7 @@ def _logprobs(logprobs: Sequence[it.Logprob], offsets: _Offsets) -> CompletionLo
 # --- streaming -----------------------------------------------------------------------------------
 
 
-class CompletionStream:
+class CompletionStream(ChoiceStream):
     """Encodes the events of one response as the chunks of one choice. ``first``: the response of
     the first choice, which determines the id and the model of the answer."""
 
@@ -143,11 +144,6 @@ class CompletionStream:
         self._echoed_text = request.echoed_text(index)
         self._usage = None if request.include_usage else UNSET
         self._offsets = _Offsets(self._echoed_text)
-
-    def frames(self, events: Iterable[ev.Event]) -> bytes:
-        """Return the events as frames of a ``text/event-stream``. Returns b"" if the events produce
-        no chunk."""
-        return b"".join(frame for event in events for frame in self._frames(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:
         """Return the chunk that contains the total usage of ``responses``, as a frame of a

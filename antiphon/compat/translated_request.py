@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.errors import InvalidRequest
 from antiphon.wire.events import Event
+from antiphon.wire.json_types import JsonObject
+from antiphon.wire.parsing.json_body import BodyLimits
+from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import OmittedPart, Response
 
 from .error_paths import ErrorPaths
 
 
-class ChoiceStream(Protocol):
-    """Encodes the events of one choice for a stream. A choice is one answer to a request."""
+class ChoiceStream:
+    """Base class of the streams of an API. It encodes the events of one choice, which is one answer
+    to a request."""
 
-    def frames(self, events: tuple[Event, ...]) -> bytes: ...
-    def usage_frame(self, responses: Sequence[Response]) -> bytes: ...
+    def frames(self, events: Iterable[Event]) -> bytes:
+        """Return the events in the form of the API. Returns b"" if they produce no frame."""
+        return b"".join(frame for event in events for frame in self._frames(event))
+
+    def usage_frame(self, responses: Sequence[Response]) -> bytes:
+        """Return what follows the frames of all choices, such as the total usage of ``responses``.
+        Returns b"" if nothing follows them."""
+        return b""
+
+    def _frames(self, event: Event) -> Iterator[bytes]:
+        """Yield the frames of one event."""
+        raise NotImplementedError
 
 
 class TranslatedRequest(Struct, frozen=True, kw_only=True):
@@ -64,6 +79,27 @@ class TranslatedRequest(Struct, frozen=True, kw_only=True):
         """Return an encoder for the stream of one choice. ``first``: the response of the first
         choice, which determines the id of the answer."""
         raise NotImplementedError
+
+
+def merge_fields(fields: JsonObject, more: JsonObject) -> None:
+    """Add the translated fields ``more`` to the Responses request ``fields``. If both have an
+    object under the same name, merge the two objects: several fields of another API can become
+    parts of one Responses field, such as ``text``."""
+    for name, value in more.items():
+        known = fields.get(name)
+        if isinstance(known, dict) and isinstance(value, dict):
+            value = {**known, **value}
+        fields[name] = value
+
+
+def read_translated(fields: JsonObject, paths: ErrorPaths, limits: BodyLimits) -> CreateResponse:
+    """Read the Responses request to which a request was translated. Raises ``InvalidRequest`` with
+    the path of the field as the client wrote it."""
+    try:
+        return read_create(fields, limits)
+    except InvalidRequest as error:
+        paths.translate(error)
+        raise
 
 
 def with_seed_offset(request: CreateResponse, offset: int) -> CreateResponse:

@@ -15,8 +15,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from antiphon.compat.error_paths import ErrorPaths
-from antiphon.compat.translated_request import TranslatedRequest
-from antiphon.errors import InvalidRequest, unsupported_parameter
+from antiphon.compat.translated_request import TranslatedRequest, merge_fields, read_translated
+from antiphon.errors import unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     invalid_type,
@@ -25,7 +25,6 @@ from antiphon.wire.parsing.errors import (
 )
 from antiphon.wire.parsing.fields import convert, drop_nulls, read_choice, read_object, require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
-from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.request import CreateResponse, FieldTreatment, InputTokensRequest
 from antiphon.wire.response import Response
 from antiphon.wire.tools import WebFetch
@@ -166,7 +165,7 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
     fields: JsonObject = {**read_thread(raw), **conversation}
     for name, read in _READERS.items():
         if name in raw:
-            _merge(fields, read(raw[name], name, paths))
+            merge_fields(fields, read(raw[name], name, paths))
     generate = fields.get("max_output_tokens") != 0
     if not generate:
         del fields["max_output_tokens"]
@@ -175,11 +174,7 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
         raise unsupported_parameter("output_config.format", " The request has citations.")
     continues = "previous_response_id" in fields
     thread_choice = fields.pop("tool_choice", None) if continues else None
-    try:
-        request = replace(read_create(fields, limits), hints=_HINTS)
-    except InvalidRequest as error:
-        paths.translate(error)
-        raise
+    request = replace(read_translated(fields, paths, limits), hints=_HINTS)
     return MessagesRequest(
         requests=(request,),
         paths=paths,
@@ -199,17 +194,6 @@ def _refuse(raw: JsonObject) -> None:
     for name in _REFUSED:
         if name in raw and raw[name] != []:
             raise unsupported_parameter(name)
-
-
-def _merge(fields: JsonObject, more: JsonObject) -> None:
-    """Add the translated fields ``more`` to the Responses request ``fields``. If both have an
-    object under the same name, merge the two objects: several Messages fields can become parts of
-    one Responses field, such as ``reasoning``."""
-    for name, value in more.items():
-        known = fields.get(name)
-        if isinstance(known, dict) and isinstance(value, dict):
-            value = {**known, **value}
-        fields[name] = value
 
 
 def _conversation(

@@ -7,13 +7,14 @@ opens when the call begins. The blocks of a server tool open when the tool has e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from antiphon.compat.translated_request import ChoiceStream
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
@@ -62,7 +63,7 @@ def _frame(event: MessageEvent) -> bytes:
 PING = _frame(Ping())
 
 
-class MessageStream:
+class MessageStream(ChoiceStream):
     """Encodes the events of one response as the events of one message. ``first``: the response as
     it is at the start of the stream. It determines the id, the model and the input tokens of the
     message."""
@@ -82,18 +83,9 @@ class MessageStream:
         self._readers: dict[int, CitedText] = {}
         self._cited: set[int] = set()
 
-    def frames(self, events: Iterable[ev.Event]) -> bytes:
-        """Return the events as frames of a ``text/event-stream``. Returns b"" if the events produce
-        no frame."""
-        return b"".join(_frame(each) for event in events for each in self._events(event))
-
-    def usage_frame(self, responses: Sequence[Response]) -> bytes:
-        """Return b"", because the event ``message_delta`` already contains the usage."""
-        return b""
-
-    def _events(self, event: ev.Event) -> Iterator[MessageEvent]:
+    def _frames(self, event: ev.Event) -> Iterator[bytes]:
         read = _EVENTS.get(type(event))
-        return iter(()) if read is None else read(self, event)
+        return iter(()) if read is None else map(_frame, read(self, event))
 
     # --- blocks ----------------------------------------------------------------------------------
 

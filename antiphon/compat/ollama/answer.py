@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from antiphon.compat.translated_request import ChoiceStream
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
@@ -161,7 +162,7 @@ def _end(response: Response) -> JsonObject:
     }
 
 
-class OllamaStream:
+class OllamaStream(ChoiceStream):
     """Encodes the events of one response as lines. ``first``: the response as it is at the start of
     the stream. A tool call is one line, which is sent when its arguments are complete."""
 
@@ -173,15 +174,7 @@ class OllamaStream:
         #: these items are not streamed.
         self._full_texts: set[int] = set()
 
-    def frames(self, events: Iterable[ev.Event]) -> bytes:
-        """Return the lines of the events. Returns b"" if the events produce no line."""
-        return b"".join(line for event in events for line in self._lines(event))
-
-    def usage_frame(self, responses: Sequence[Response]) -> bytes:
-        """Return b"", because the last line already contains the usage."""
-        return b""
-
-    def _lines(self, event: ev.Event) -> Iterator[bytes]:
+    def _frames(self, event: ev.Event) -> Iterator[bytes]:
         read = _EVENTS.get(type(event))
         if read is not None and (fields := read(self, event)):
             yield _encode(fields) + b"\n"

@@ -16,13 +16,12 @@ from msgspec.structs import replace
 
 from antiphon.compat.chat_request import READERS
 from antiphon.compat.error_paths import ErrorPaths
-from antiphon.compat.translated_request import TranslatedRequest
+from antiphon.compat.translated_request import TranslatedRequest, read_translated
 from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import empty_value, invalid_value, too_many
 from antiphon.wire.parsing.fields import convert, drop_nulls, read_array
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
-from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.response import Response
 
 from .answer import OllamaAnswer, OllamaForm, OllamaStream, ollama_answer
@@ -151,11 +150,7 @@ def _translate(
     }
     if only_loads:
         fields["input"] = "-"
-    try:
-        request = read_create(fields, limits)
-    except InvalidRequest as error:
-        paths.translate(error)
-        raise
+    request = read_translated(fields, paths, limits)
     return OllamaRequest(
         requests=(request,),
         paths=paths,
