@@ -79,8 +79,9 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
         """Record the usage of a request to a model for one task. ``quantity``: how many tokens,
         seconds or characters the model read; see ``UsageKind``."""
         latency_s = self.clock() - context.started
+        used = Usage(input_tokens=quantity, total_tokens=quantity)
         self.service.usage_counter.add_task(
-            context.tenant, context.key, model, quantity, kind=kind, latency_s=latency_s
+            context.tenant, context.key, model, used, kind=kind, latency_s=latency_s
         )
         context.model = model
 

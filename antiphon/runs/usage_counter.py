@@ -144,19 +144,21 @@ class UsageCounter:
         tenant: str,
         api_key: str | None,
         model: str,
-        tokens: int,
+        used: Usage,
         *,
-        kind: UsageKind,
+        kind: UsageKind = "completion",
         latency_s: float,
+        tool_calls: int = 0,
     ) -> None:
-        """Queue the usage record of a request to a model for one task, such as embeddings. The
+        """Queue the usage record of a request for one task, such as embeddings or an image. The
         record gets a random id, because the API gives such a request no id."""
         started = self.clock() - latency_s
         meter = UsageMeter(
             tenant=tenant, api_key=api_key, model=model, started=started, clock=self.clock
         )
-        used = Usage(input_tokens=tokens, total_tokens=tokens)
-        self.add(meter.record_of(f"task_{secrets.token_hex(16)}", used, kind=kind))
+        used = upstream_usage(used.input_tokens, used.output_tokens)  # reported by an upstream
+        id = f"task_{secrets.token_hex(16)}"
+        self.add(meter.record_of(id, used, kind=kind, tool_calls=tool_calls))
 
     def add_tools(self, meter: UsageMeter, response: Response) -> None:
         """Queue one usage record for each of OpenAI's billed tools that a response has called."""
@@ -165,28 +167,6 @@ class UsageCounter:
             if count := calls.count(kind):
                 record = meter.record_of(f"{response.id}_{kind}", Usage(), kind=kind)
                 self.add(replace(record, requests=count, tool_calls=count, latency_ms=0))
-
-    def add_image(
-        self,
-        tenant: str,
-        api_key: str | None,
-        *,
-        input_tokens: int,
-        output_tokens: int,
-        latency_s: float,
-    ) -> None:
-        """Queue the usage record of an image that a client has described itself. It counts as a
-        call of the tool ``image_generation``, which is also the name of the model."""
-        started = self.clock() - latency_s
-        meter = UsageMeter(
-            tenant=tenant,
-            api_key=api_key,
-            model="image_generation",
-            started=started,
-            clock=self.clock,
-        )
-        used = upstream_usage(input_tokens, output_tokens)
-        self.add(meter.record_of(f"img_{secrets.token_hex(16)}", used, tool_calls=1))
 
     def _schedule(self) -> None:
         if self._timer is None:

@@ -14,7 +14,13 @@ import msgspec
 from msgspec import UNSET
 
 from antiphon.runs.execution.recorder import Recorder
-from antiphon.runs.tool_loop.executor import CallBudget, CallEnvironment, CallRunner
+from antiphon.runs.tool_loop.executor import (
+    CallBudget,
+    CallEnvironment,
+    CallRunner,
+    CallServices,
+    ToolLimits,
+)
 from antiphon.runs.tool_loop.turn import Turn
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.stream.event_grammar import check
@@ -48,13 +54,15 @@ async def items_of_call(
         recorder.record([delta])
     calls = [call for call in turn.calls if call.function.handler is not None]
     environment = CallEnvironment(
-        tenant=tenant,
-        response_id="resp_check",
+        services=CallServices(
+            tenant=tenant,
+            response_id="resp_check",
+            ids=ids,
+            limits=ToolLimits(max_parallel_calls=1),
+        ),
         max_result_bytes=max_result_bytes,
-        max_parallel_calls=1,
         timeout_s=60,
         budget=CallBudget(None),
-        ids=ids,
     )
     async for delta in CallRunner(environment, time.monotonic).run(calls):
         recorder.record([delta])

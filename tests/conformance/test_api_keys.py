@@ -20,7 +20,7 @@ from antiphon.http.middleware.auth import AuthConfig
 from antiphon.limits.key_ring import AuthKey
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.runs.execution import supervisor
-from antiphon.runs.tool_loop.executor import CallBudget, CallEnvironment, CallRunner
+from antiphon.runs.tool_loop.executor import CallBudget, CallEnvironment, CallRunner, CallServices
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.stream.deltas import Close, Open, Text
@@ -459,14 +459,15 @@ async def test_tool_of_a_revoked_key_does_not_run(serve: Serve) -> None:
     process = Process(server, ends_runs=True)
     await process.create(tenant="team")
     environment = CallEnvironment(
-        tenant="team",
-        response_id="resp_1",
+        services=CallServices(
+            tenant="team",
+            response_id="resp_1",
+            ids=lambda prefix: prefix,
+            check_access=partial(server.keys.check, "team", "k"),
+        ),
         max_result_bytes=1000,
-        max_parallel_calls=1,
         timeout_s=5,
         budget=CallBudget(None),
-        ids=lambda prefix: prefix,
-        check_access=partial(server.keys.check, "team", "k"),
     )
     await server.keys.check("team", "k")
     await process.send("DELETE", "/antiphon/keys/k")

@@ -34,6 +34,7 @@ from antiphon.http.streaming.task_stream import (
     TaskStream,
     first_awaited,
 )
+from antiphon.wire.response import Usage
 
 _MAX_IMAGES = 16
 _FIELD_BYTES = 128 * 1024
@@ -128,14 +129,19 @@ class ImageRoutes:
                     self._count(context, found)
 
     def _count(self, context: RequestContext, generated: Any) -> None:
-        """Record an image in the usage log, as a call of the tool."""
+        """Record an image in the usage log, as a call of the tool, whose name is also that of the
+        model."""
         usage = generated.usage
-        self._deps.service.usage_counter.add_image(
+        self._deps.service.usage_counter.add_task(
             context.tenant,
             context.key,
-            input_tokens=int(usage.get("input_tokens", 0)),
-            output_tokens=int(usage.get("output_tokens", 0)),
+            "image_generation",
+            Usage(
+                input_tokens=int(usage.get("input_tokens", 0)),
+                output_tokens=int(usage.get("output_tokens", 0)),
+            ),
             latency_s=self._deps.clock() - context.started,
+            tool_calls=1,
         )
 
     def _now(self) -> int:

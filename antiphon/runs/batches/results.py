@@ -40,6 +40,7 @@ class BatchResults:
         tenant: str,
         batch_id: str,
         expires_after: FileExpiresAfter | None,
+        *,
         renew: _Renew,
         on_stored: Callable[[int], Awaitable[None]],
         transfers: FairLimiter,
@@ -65,29 +66,15 @@ class BatchResults:
         self._size = 0
         self._stored_at = asyncio.get_running_loop().time()
 
-    @classmethod
-    async def load(
-        cls,
-        store: BatchStore,
-        files: Files,
-        tenant: str,
-        batch_id: str,
-        expires_after: FileExpiresAfter | None,
-        *,
-        renew: _Renew,
-        on_stored: Callable[[int], Awaitable[None]],
-        transfers: FairLimiter,
-    ) -> BatchResults:
-        """Return the results of a batch that are already stored, so that more can be added."""
-        results = cls(store, files, tenant, batch_id, expires_after, renew, on_stored, transfers)
-        async for chunk in store.chunks(tenant, batch_id):
-            results._chunk_count += 1
-            results._completed += chunk.completed
-            results._failed += chunk.failed
-            results._usage = chunk.usage
+    async def load(self) -> None:
+        """Read the results of the batch that are already stored, so that more can be added."""
+        async for chunk in self._store.chunks(self._tenant, self._id):
+            self._chunk_count += 1
+            self._completed += chunk.completed
+            self._failed += chunk.failed
+            self._usage = chunk.usage
             for number in chunk.lines:
-                results._mark(number)
-        return results
+                self._mark(number)
 
     def has(self, number: int) -> bool:
         """Return whether a line has a result."""

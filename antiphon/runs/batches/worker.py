@@ -360,7 +360,7 @@ class BatchWorker:
         """Execute the lines that have no result yet, and write the result files."""
         batch = record.batch
         client = msgspec.json.decode(record.client, type=Client)
-        results = await BatchResults.load(
+        results = BatchResults(
             self._store,
             self._files,
             tenant,
@@ -370,6 +370,7 @@ class BatchWorker:
             on_stored=lambda number: self._runs.forget(tenant, _line_id(batch.id, number)),
             transfers=self._transfers,
         )
+        await results.load()
         async with self._input(tenant, batch) as input:
             ended = await self._execute_open_lines(tenant, batch, client, input, results)
             if ended != "in_progress":

@@ -101,6 +101,30 @@ class CallBudget:
             self.remaining = max(0, self.remaining - calls)
 
 
+class CallServices(Struct, frozen=True, kw_only=True):
+    """What the tool calls of one response use of the server, in each turn.
+
+    - ``ids``: returns a new id with a prefix.
+    - ``on_tool_call``: called after each call has ended.
+    - ``check_access``: called before calls run.
+    - ``journal``: records the calls, so that no call runs twice unnoticed.
+    - ``on_calls``: called with the calls of each turn, and with the nested calls of programs, when
+      their arguments are complete. Some of them may be requests for the client's approval.
+    - ``on_unused``: called with a call, not that of a program, whose tool has certainly not run.
+    """
+
+    tenant: str
+    response_id: str
+    ids: Callable[[str], str]
+    limits: ToolLimits = ToolLimits()
+    tracer: Tracer = field(default_factory=Tracer)
+    on_tool_call: OnToolCall = ignore_call
+    check_access: CheckAccess = allow
+    journal: CallJournal = CallJournal()
+    on_calls: OnCalls = ignore_calls
+    on_unused: OnCalls = ignore_calls
+
+
 class CallEnvironment(Struct, frozen=True, kw_only=True):
     """The settings that the calls of one turn share.
 
@@ -112,29 +136,14 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     - ``budget``: how many server-side calls the response may still make. The server-side calls of
       programs count too.
     - ``trace``: the span that the calls belong to.
-    - ``on_tool_call``: called after each call has ended.
-    - ``check_access``: called before calls run.
-    - ``journal``: records the calls, so that no call runs twice unnoticed.
-    - ``on_calls``: called with the nested calls of programs, when their arguments are complete.
-      Some of them may be requests for the client's approval.
-    - ``on_unused``: called with a call, not that of a program, whose tool has certainly not run.
     """
 
-    tenant: str
-    response_id: str
+    services: CallServices
     max_result_bytes: int
-    max_parallel_calls: int
     timeout_s: float
     budget: CallBudget
-    ids: Callable[[str], str]
     held_result_bytes: int | None = None
-    tracer: Tracer = field(default_factory=Tracer)
     trace: TraceHeaders = {}
-    on_tool_call: OnToolCall = ignore_call
-    check_access: CheckAccess = allow
-    journal: CallJournal = CallJournal()
-    on_calls: OnCalls = ignore_calls
-    on_unused: OnCalls = ignore_calls
 
 
 class CallRunner:
@@ -149,6 +158,7 @@ class CallRunner:
 
     def __init__(self, environment: CallEnvironment, clock: Callable[[], float]) -> None:
         self.environment = environment
+        self._services = environment.services
         self._clock = clock
         #: Seconds in which at least one call of the turn ran.
         self.busy_s = 0.0
@@ -164,7 +174,7 @@ class CallRunner:
         self._failure: Exception | None = None
         self._tasks = BackgroundTasks("tool call")
         #: A call holds one slot while it runs.
-        self._slots = asyncio.Semaphore(environment.max_parallel_calls)
+        self._slots = asyncio.Semaphore(environment.services.limits.max_parallel_calls)
 
     def start_early(self, calls: Sequence[ToolCall]) -> None:
         """Start calls that only read while the model still writes. Except for their progress, their
@@ -196,9 +206,9 @@ class CallRunner:
             yield delta
         waiting = [call for call in calls if call.call_id not in self._early_calls]
         if waiting:
-            await self.environment.check_access()
+            await self._services.check_access()
             yield Checkpoint()
-            await self.environment.journal.begin([call for call in waiting if not call.is_repeated])
+            await self._services.journal.begin([call for call in waiting if not call.is_repeated])
         for call in waiting:
             self._start(call)
         while self._running:
@@ -228,8 +238,8 @@ class CallRunner:
         self._active += 1
         try:
             if is_early:
-                await self.environment.check_access()
-                await self.environment.journal.begin([call])
+                await self._services.check_access()
+                await self._services.journal.begin([call])
             await self._run(call, may_hold=True)
         except Exception as error:
             self._failure = error
@@ -255,9 +265,9 @@ class CallRunner:
             self._deltas.put_nowait(Open(item, key))
             self._deltas.put_nowait(Close({}, key, item.status))
         if call.function.effects != "none":
-            await self.environment.journal.finish(call)
+            await self._services.journal.finish(call)
         if not result.has_run and call.caller is None:
-            await self.environment.on_unused((call,))
+            await self._services.on_unused((call,))
 
     def _end_item(self, call: ToolCall, result: ToolResult, *, may_hold: bool) -> ToolResult:
         """Close the output item that contains the result. Returns the result with its final fields.
@@ -314,7 +324,7 @@ class CallRunner:
             "gen_ai.tool.type": "extension",  # it runs at the server
             "gen_ai.tool.call.id": call.call_id,
         }
-        span = environment.tracer.start(f"execute_tool {name}", environment.trace, attributes)
+        span = self._services.tracer.start(f"execute_tool {name}", environment.trace, attributes)
         loop = asyncio.get_running_loop()
         started = loop.time()
         with span:
@@ -322,7 +332,7 @@ class CallRunner:
             if result.failed:
                 span.fail("tool_error")
         kind = call.function.initial_item.type.removesuffix("_call")
-        environment.on_tool_call(kind, loop.time() - started, result.failed)
+        self._services.on_tool_call(kind, loop.time() - started, result.failed)
         return result
 
     async def _run_handler(self, call: ToolCall, trace: TraceHeaders) -> ToolResult:
@@ -330,8 +340,8 @@ class CallRunner:
         handler, environment = call.function.handler, self.environment
         assert handler is not None
         context = CallContext(
-            tenant=environment.tenant,
-            response_id=environment.response_id,
+            tenant=self._services.tenant,
+            response_id=self._services.response_id,
             call_id=call.call_id,
             max_result_bytes=environment.max_result_bytes,
             idempotency_key=call.item_id,
@@ -339,8 +349,8 @@ class CallRunner:
             run_nested_calls=partial(self._run_nested_calls, call),
             trace=trace,
             note=call.note,
-            keep_note=partial(environment.journal.keep_note, call),
-            has_ended=partial(environment.journal.has_ended, call),
+            keep_note=partial(self._services.journal.keep_note, call),
+            has_ended=partial(self._services.journal.has_ended, call),
         )
         try:
             async with (
@@ -363,7 +373,7 @@ class CallRunner:
             raise
         except Exception:
             _log.exception(
-                "a tool failed", response=environment.response_id, tool=call.function.tool.name
+                "a tool failed", response=self._services.response_id, tool=call.function.tool.name
             )
             return ToolResult(text="The tool failed.", failed=True)
         return ToolResult(text="The tool gave no result.", failed=True)
@@ -392,7 +402,7 @@ class CallRunner:
             if each.function.handler is not None and not self.environment.budget.take():
                 calls.append(None)
                 continue
-            ids = self.environment.ids
+            ids = self._services.ids
             call = ToolCall.create(
                 each.function,
                 each.arguments,
@@ -406,9 +416,9 @@ class CallRunner:
         self._deltas.put_nowait(Checkpoint())
         await self._deltas.join()
         created_calls = [call for call in calls if call is not None]
-        await self.environment.on_calls(created_calls)
+        await self._services.on_calls(created_calls)
         running = [call for call in created_calls if call.function.handler is not None]
-        await self.environment.journal.begin(running)
+        await self._services.journal.begin(running)
         async with asyncio.TaskGroup() as group:
             for call in running:
                 group.create_task(self._run(call))

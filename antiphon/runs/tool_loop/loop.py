@@ -33,7 +33,6 @@ from functools import partial
 from typing import Any
 
 import structlog
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, DeltaSink, Reply, add_usage
@@ -55,7 +54,6 @@ from antiphon.inference.conversation import (
     caller_program_id,
     open_programs,
 )
-from antiphon.limits.key_ring import CheckAccess
 from antiphon.runs.request.tool_selection import (
     ToolSelection,
     async_functions,
@@ -69,7 +67,6 @@ from antiphon.support.text import truncate_middle
 from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
 from antiphon.tools.citations import CitationReader
 from antiphon.tools.tool_search import searching_also
-from antiphon.tracing.base import Tracer
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 
@@ -77,15 +74,9 @@ from .executor import (
     CallBudget,
     CallEnvironment,
     CallRunner,
-    OnCalls,
-    OnToolCall,
-    ToolLimits,
-    allow,
-    ignore_call,
-    ignore_calls,
+    CallServices,
     output_budget,
 )
-from .journal import CallJournal
 from .recovery import (
     OnInterruption,
     conversation_with_found_tools,
@@ -116,38 +107,26 @@ _MIN_PRIORITY = -(2**31)
 _NO_MORE_CALLS = "No more calls are possible now. Answer with what you have."
 
 
-class ToolLoopSpec(Struct, frozen=True, kw_only=True):
+class ToolLoopSpec(CallServices, frozen=True, kw_only=True):
     """The inputs of a tool loop.
 
     ``conversation`` and ``options``: the conversation and the options of the first reply.
-    ``prepare`` prepares the reply of a later turn. ``ids`` returns a new id with a prefix.
-    ``include``: the request's ``include``. ``spent_approvals``: ids of approval requests whose call
-    another response has already run. ``conversation_id``: id of the conversation that the response
-    continues; empty if it continues nothing. ``check_access``: called before tools run.
-    ``journal``: records the calls of tools. ``on_interruption``: what happens to calls that may
-    have been done when the server was interrupted. ``on_calls``: called with the calls of each
-    turn. ``on_unused``: see ``CallEnvironment``.
+    ``prepare`` prepares the reply of a later turn. ``include``: the request's ``include``.
+    ``spent_approvals``: ids of approval requests whose call another response has already run.
+    ``conversation_id``: id of the conversation that the response continues; empty if it continues
+    nothing. ``on_interruption``: what happens to calls that may have been done when the server was
+    interrupted.
     """
 
     conversation: Conversation
     options: Options
     tools: ToolSelection
     prepare: Callable[[Conversation, Options], Awaitable[Reply]]
-    limits: ToolLimits
-    ids: Callable[[str], str]
-    tenant: str
-    response_id: str
     include: frozenset[str] = frozenset()
     spent_approvals: frozenset[str] = frozenset()
     conversation_id: str = ""
     context_size: int | None = None
-    tracer: Tracer = field(default_factory=Tracer)
-    on_tool_call: OnToolCall = ignore_call
-    check_access: CheckAccess = allow
-    journal: CallJournal = CallJournal()
     on_interruption: OnInterruption = "tell"
-    on_calls: OnCalls = ignore_calls
-    on_unused: OnCalls = ignore_calls
 
 
 class ToolLoop(ReplyWrapper):
@@ -645,20 +624,11 @@ class ToolLoop(ReplyWrapper):
         )
         self._max_result_bytes = output_budget(spec.context_size, used_tokens) // max(1, count)
         return CallEnvironment(
-            tenant=spec.tenant,
-            response_id=spec.response_id,
+            services=spec,
             max_result_bytes=self._max_result_bytes,
             held_result_bytes=self._max_result_bytes // _RESULT_DIVISORS[-1],
-            max_parallel_calls=spec.limits.max_parallel_calls,
             timeout_s=max(0.0, min(spec.limits.call_timeout_s, self._remaining_s)),
             budget=self._budget,
-            ids=spec.ids,
-            tracer=spec.tracer,
-            on_tool_call=spec.on_tool_call,
-            check_access=spec.check_access,
-            journal=spec.journal,
-            on_calls=spec.on_calls,
-            on_unused=spec.on_unused,
             trace=spec.options.trace,
         )
 
