@@ -5,8 +5,15 @@ While modules are being imported, Ctrl-C ends the process immediately. Otherwise
 """
 
 import gc
-import signal
+import os
 import sys
+
+# ``python -m`` looks for modules in the working folder first, so a file ``json.py`` there would
+# take the place of Python's own module.
+if __name__ == "__main__" and not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:
+    del sys.path[0]
+
+import signal
 
 #: Number of allocations between two garbage collections. Imports create no garbage. With Python's
 #: default of 700, collections would take a fifth of the time of all imports.

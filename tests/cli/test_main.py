@@ -455,3 +455,16 @@ def test_json_log_format_prints_json_lines(serve: Callable[..., subprocess.Popen
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=WAIT_S)[1] == ""
     assert process.returncode == 0
+
+
+def test_files_in_the_working_folder_do_not_replace_modules(tmp_path: Path) -> None:
+    """``python -m`` puts the working folder first on the path of imports."""
+    for name in ("json", "signal", "msgspec"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the user')")
+    command = [sys.executable, "-m", "antiphon", "serve", "--no-such-flag"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WAIT_S
+    )
+    assert ended.returncode == 2
+    assert "unknown argument --no-such-flag" in ended.stderr
