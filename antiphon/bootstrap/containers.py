@@ -25,25 +25,22 @@ from antiphon.ipc.calls import Calls
 from antiphon.ipc.http_calls import HttpCaller
 from antiphon.ipc.http_endpoint import HttpCallEndpoint
 from antiphon.ipc.signatures import CallSigner
-from antiphon.limits.quotas import TenantQuotas
 from antiphon.resources.file_storage.files import Files
 from antiphon.resources.skills import Skills
 from antiphon.sandbox.base import Sandbox
 from antiphon.sandbox.egress.proxy import Dialer
 from antiphon.store.base import Store
-from antiphon.store.containers import ContainerDirectory
 from antiphon.store.upkeep.clock import Clock
 from antiphon.support.installation import needs_extra
 from antiphon.support.log import Log
 from antiphon.support.plugins import load_plugin
-from antiphon.tools.containers.container import ContainerPolicy, Uploads
+from antiphon.tools.containers.container import ContainerPolicy, ContainerServices
 from antiphon.tools.containers.hosted import HostedContainers
 from antiphon.tools.containers.local import LocalContainers
 from antiphon.tools.containers.network import open_egress
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tools.containers.remote import RemoteContainers
-from antiphon.tools.containers.skills import SkillLibrary
 from antiphon.workers.context import WorkerContext
 
 from .clock import create_id
@@ -81,25 +78,15 @@ def prepare_control_groups(settings: Settings) -> None:
         ControlGroups.detect()
 
 
-class ContainerDependencies(Struct, frozen=True, kw_only=True):
+class ContainerDependencies(ContainerServices, frozen=True, kw_only=True):
     """The parts of the server that containers need. A container is a sandbox in which tools run
     code.
 
-    - ``uploads``: the files that clients have uploaded.
-    - ``library``: the skills that clients have uploaded.
-    - ``clock`` returns Unix seconds.
-    - ``directory``: the list of the containers of all processes that use the store.
     - ``relay``: connects to the containers of other processes.
     - ``host``: RPC client of the process that owns the containers of all workers. If it is None,
       this process owns the containers that it creates.
     """
 
-    uploads: Uploads
-    library: SkillLibrary
-    clock: Callable[[], float]
-    ids: Callable[[str], str]
-    quotas: TenantQuotas
-    directory: ContainerDirectory
     relay: ContainerRelay
     host: Calls | None = None
 
@@ -135,15 +122,7 @@ async def open_containers(
             yield ContainerSetup(None, maker)
             return
         stack.push_async_callback(parts.relay.close)
-        registry = ContainerRegistry(
-            maker,
-            policy,
-            uploads=parts.uploads,
-            library=parts.library,
-            directory=parts.directory,
-            remote=remote,
-            quotas=parts.quotas,
-        )
+        registry = ContainerRegistry(maker, policy, parts, remote)
         yield ContainerSetup(registry, "", maker if isinstance(maker, LocalContainers) else None)
 
 
@@ -191,14 +170,9 @@ async def _open_local(
     local = LocalContainers(
         sandbox,
         policy,
-        uploads=parts.uploads,
-        library=parts.library,
-        clock=parts.clock,
-        ids=parts.ids,
-        directory=parts.directory,
+        parts,
+        remote,
         owner=parts.relay.owner,
-        remote=remote,
-        quotas=parts.quotas,
         egress=partial(open_egress, dialer=Dialer(), clock=parts.clock, ids=parts.ids),
         predecessors=parts.relay.remove_abandoned(),
     )

@@ -17,7 +17,7 @@ from antiphon.store.containers import ContainerDirectory
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
-from antiphon.tools.containers.container import ContainerPolicy
+from antiphon.tools.containers.container import ContainerPolicy, ContainerServices
 from antiphon.tools.containers.local import ContainerOwner, LocalContainers
 from antiphon.tools.containers.network import open_egress
 from antiphon.tools.containers.registry import ContainerRegistry
@@ -112,27 +112,28 @@ def containers(
     clock = clock or Clock()
     policy = ContainerPolicy(**rules)
     directory = directory or MemoryStore().containers
-    shared: dict[str, Any] = {
-        "uploads": uploads or Uploads(UPLOADS),
-        "library": library or Skills(MemoryStore(), clock=clock, ids=lambda prefix: prefix),
-        "directory": directory,
-        "remote": RemoteContainers(directory, connect),
-        "quotas": TenantQuotas(Quotas(max_containers=max_containers)),
-    }
+    services = ContainerServices(
+        uploads=uploads or Uploads(UPLOADS),
+        library=library or Skills(MemoryStore(), clock=clock, ids=lambda prefix: prefix),
+        clock=clock,
+        ids=lambda kind: f"{kind}_{prefix}{next(numbers)}",
+        directory=directory,
+        quotas=TenantQuotas(Quotas(max_containers=max_containers)),
+    )
+    remote = RemoteContainers(directory, connect)
     local = LocalContainers(
         sandbox or FakeSandbox(run_command),
         policy,
-        clock=clock,
-        ids=lambda kind: f"{kind}_{prefix}{next(numbers)}",
+        services,
+        remote,
         owner=owner or ContainerOwner(id="here"),
         egress=partial(
             open_egress, dialer=Dialer(), clock=clock, ids=lambda kind: f"{kind}_hidden"
         ),
         lease_s=3600,
         predecessors=predecessors,
-        **shared,
     )
-    return OwnRegistry(local, policy, **shared)
+    return OwnRegistry(local, policy, services, remote)
 
 
 def code_interpreter_options(registry: ContainerRegistry) -> dict[str, Any]:

@@ -10,11 +10,13 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
 from antiphon.sandbox.base import Box, ExecutionResult, FileEntry, Limits, OutputCallback
+from antiphon.store.containers import ContainerDirectory
 from antiphon.wire.resources import containers as wc
 
 from .network import OpenEgress, network_key, shown_policy
-from .skills import ContainerSkill, SkillSummary
+from .skills import ContainerSkill, SkillLibrary, SkillSummary
 
 _HOME = "/mnt/data/"
 
@@ -27,6 +29,24 @@ class Uploads(Protocol):
 
     async def read(self, tenant: str, file_id: str) -> tuple[str, bytes]:
         """Return the name and the content of an uploaded file. Raises ``NotFound``."""
+
+
+class ContainerServices(Struct, frozen=True, kw_only=True):
+    """What containers use of the server.
+
+    - ``uploads``: the files that clients have uploaded.
+    - ``library``: the skills that clients have uploaded.
+    - ``clock`` returns Unix seconds. ``ids`` returns a new id with a prefix.
+    - ``directory``: the list of the containers of all processes, kept in Antiphon's store.
+    - ``quotas``: the quotas of tenants, which include the maximum number of active containers.
+    """
+
+    uploads: Uploads
+    library: SkillLibrary
+    clock: Callable[[], float]
+    ids: Callable[[str], str]
+    directory: ContainerDirectory
+    quotas: TenantQuotas = NO_QUOTAS
 
 
 class ContainerPolicy(Struct, frozen=True, kw_only=True):
@@ -108,13 +128,11 @@ class Container:
         self,
         tenant: str,
         request: wc.CreateContainer,
+        policy: ContainerPolicy,
+        services: ContainerServices,
         *,
         id: str,
-        policy: ContainerPolicy,
         open: Callable[[Limits], Awaitable[Box]],
-        uploads: Uploads,
-        clock: Callable[[], float],
-        ids: Callable[[str], str],
         on_unused: Callable[[Container], Awaitable[None]],
         egress: OpenEgress | None = None,
         is_auto: bool = False,
@@ -127,14 +145,14 @@ class Container:
         self.request = request
         self._policy = policy
         self._open = open
-        self._uploads = uploads
+        self._uploads = services.uploads
         self._on_unused = on_unused
         self._egress = egress
-        self._clock = clock
-        self._ids = ids
+        self._clock = services.clock
+        self._ids = services.ids
         self._lock = asyncio.Lock()
         self._use_count = 0
-        self._created = self._last_used = clock()
+        self._created = self._last_used = self._clock()
         self._is_closed = False
         self._box: Box | None = None
         #: Ids of uploaded files that are not in the box yet, and of files that are already in it.

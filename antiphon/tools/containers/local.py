@@ -8,25 +8,24 @@ loses them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 import structlog
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, RequestError, StoreError, ToolError
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
 from antiphon.limits.refusals import quota_exceeded
 from antiphon.sandbox.base import Sandbox
-from antiphon.store.containers import ContainerDirectory, ContainerRecord
+from antiphon.store.containers import ContainerRecord
 from antiphon.support.tasks import BackgroundTasks, repeat
 from antiphon.wire.resources import containers as wc
 
-from .container import Container, ContainerPolicy, Uploads
+from .container import Container, ContainerPolicy, ContainerServices
 from .handle import container_expired, container_not_found
 from .network import OpenEgress
 from .remote import RemoteContainers
-from .skills import SkillLibrary, check_inline_skills, resolve_skills
+from .skills import check_inline_skills, resolve_skills
 
 _log = structlog.get_logger(__name__)
 
@@ -52,11 +51,8 @@ class LocalContainers:
     containers expire.
 
     - ``sandbox``: opens the isolated environments (boxes) in which code runs.
-    - ``clock``: returns Unix seconds.
-    - ``directory``: the list of the containers of all processes, kept in Antiphon's store.
     - ``remote``: the containers of other processes. One of them may have to expire to make room for
       a new container of the same tenant.
-    - ``quotas``: the quotas of tenants, which include the maximum number of active containers.
     - ``lease_s``: lease in seconds. If this process does not renew its lease for this long, it
       loses its containers.
     - ``egress``: makes the proxies of containers with network access.
@@ -67,27 +63,20 @@ class LocalContainers:
         self,
         sandbox: Sandbox,
         policy: ContainerPolicy,
-        *,
-        uploads: Uploads,
-        library: SkillLibrary,
-        clock: Callable[[], float],
-        ids: Callable[[str], str],
-        directory: ContainerDirectory,
-        owner: ContainerOwner,
+        services: ContainerServices,
         remote: RemoteContainers,
-        quotas: TenantQuotas = NO_QUOTAS,
+        *,
+        owner: ContainerOwner,
         lease_s: float = _LEASE_S,
         egress: OpenEgress | None = None,
         predecessors: Collection[str] = (),
     ) -> None:
-        self.library = library
-        self.quotas = quotas
+        self.library = services.library
+        self.quotas = services.quotas
         self._sandbox = sandbox
         self._policy = policy
-        self._uploads = uploads
-        self._clock = clock
-        self._ids = ids
-        self._directory = directory
+        self._services = services
+        self._directory = services.directory
         self._owner = owner
         self._remote = remote
         self._lease_s = lease_s
@@ -246,12 +235,10 @@ class LocalContainers:
         container = Container(
             tenant,
             request,
-            id=self._ids("cntr"),
-            policy=self._policy,
+            self._policy,
+            self._services,
+            id=self._services.ids("cntr"),
             open=self._sandbox.open,
-            uploads=self._uploads,
-            clock=self._clock,
-            ids=self._ids,
             egress=self._egress,
             is_auto=is_auto,
             on_unused=self._delete_unused,

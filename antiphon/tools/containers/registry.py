@@ -13,19 +13,18 @@ from contextlib import suppress
 from typing import Protocol
 
 from antiphon.errors import InvalidRequest, NotFound, RequestError, ToolError
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
-from antiphon.store.containers import ContainerDirectory, ContainerRecord, mark_expired
+from antiphon.store.containers import ContainerRecord, mark_expired
 from antiphon.wire.cursors import PageParams, make_page
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources import containers as wc
 from antiphon.wire.resources.skills import ShellSkill
 
-from .container import Container, ContainerPolicy, Uploads, safe_file_name
+from .container import Container, ContainerPolicy, ContainerServices, safe_file_name
 from .handle import ContainerHandle, container_expired, container_not_found
 from .network import network_key
 from .remote import RemoteContainers
-from .skills import ContainerSkill, SkillLibrary, check_inline_skills, resolve_skills
+from .skills import ContainerSkill, check_inline_skills, resolve_skills
 
 
 class ContainerMaker(Protocol):
@@ -57,25 +56,21 @@ class ContainerMaker(Protocol):
 
 class ContainerRegistry:
     """The containers of all processes that use the same store. ``maker``: makes new containers.
-    ``quotas``: the quotas of tenants, which include the maximum number of active containers."""
+    ``remote``: the containers of other processes."""
 
     def __init__(
         self,
         maker: ContainerMaker,
         policy: ContainerPolicy,
-        *,
-        uploads: Uploads,
-        library: SkillLibrary,
-        directory: ContainerDirectory,
+        services: ContainerServices,
         remote: RemoteContainers,
-        quotas: TenantQuotas = NO_QUOTAS,
     ) -> None:
         self.policy = policy
-        self.quotas = quotas
+        self.quotas = services.quotas
         self._maker = maker
-        self._library = library
-        self._uploads = uploads
-        self._directory = directory
+        self._library = services.library
+        self._uploads = services.uploads
+        self._directory = services.directory
         self._remote = remote
 
     # --- containers ------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from antiphon.resources.skills import Skills
 from antiphon.store.containers import ContainerDirectory
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
-from antiphon.tools.containers.container import ContainerPolicy
+from antiphon.tools.containers.container import ContainerPolicy, ContainerServices
 from antiphon.tools.containers.hosted import (
     ContainerHostSession,
     HostedContainers,
@@ -143,13 +143,15 @@ class WorkerServer:
         self._stack.push_async_callback(relay.close)
         self._stack.callback(host.close)
         remote = RemoteContainers(self.directory, relay.connect)
-        return ContainerRegistry(
-            HostedContainers(host, remote),
-            ContainerPolicy(),
+        services = ContainerServices(
             uploads=Uploads(UPLOADS),
             library=Skills(MemoryStore(), clock=Clock(), ids=lambda prefix: prefix),
+            clock=Clock(),
+            ids=lambda prefix: prefix,
             directory=self.directory,
-            remote=remote,
+        )
+        return ContainerRegistry(
+            HostedContainers(host, remote), ContainerPolicy(), services, remote
         )
 
 
