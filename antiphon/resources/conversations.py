@@ -13,7 +13,7 @@ from antiphon.store.base import Store
 from antiphon.store.records import ConversationLock, ItemQuery
 from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import Ids
-from antiphon.support.tasks import BackgroundTasks, repeat_until_done
+from antiphon.support.tasks import BackgroundTasks, do_nothing, repeat_until_done
 from antiphon.wire.cursors import (
     PageParams,
     make_page,
@@ -33,18 +33,13 @@ from antiphon.wire.response import ConversationRef
 _UNLOCKS = 3
 
 
-async def _no_op() -> None:
-    """Do nothing. This is the ``release`` function of a response that belongs to no conversation:
-    the response holds no lock."""
-
-
 class ConversationLockHandle(Struct, frozen=True):
     """The lock that a response holds on its conversation. ``lock`` is None if the response belongs
     to no conversation. ``release``: a function that unlocks the conversation. It may be called
     repeatedly and does not raise ``StoreError``."""
 
     lock: ConversationLock | None = None
-    release: Callable[[], Awaitable[None]] = _no_op
+    release: Callable[[], Awaitable[None]] = do_nothing
 
 
 def conversation_locked() -> InvalidRequest:

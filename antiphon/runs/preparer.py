@@ -54,8 +54,6 @@ from antiphon.runs.request.session_identity import session_identity
 from antiphon.runs.request.tool_selection import (
     IgnoredToolLog,
     ToolSelection,
-    list_server_tools,
-    list_tools,
     select_tools,
     tool_types,
 )
@@ -65,7 +63,6 @@ from antiphon.runs.tool_loop.toolsets import check_access, declared_toolsets, wi
 from antiphon.runs.tool_loop.turn import ToolCall
 from antiphon.tools.base import AnyToolProvider, ResponseContext
 from antiphon.tracing.base import TraceHeaders
-from antiphon.wire.admin.server_info import McpServerTool, ToolEntry
 from antiphon.wire.items import (
     CustomToolCallOutput,
     FunctionCallOutput,
@@ -142,14 +139,6 @@ class Preparer:
         self._providers = providers
         self.chains = ChainCache(dependencies.store)
         self._ignored_tools = IgnoredToolLog()
-
-    def tools(self) -> tuple[ToolEntry, ...]:
-        """Return the tools that Antiphon runs. Each entry states whether the tool works now."""
-        return list_tools(self._providers)
-
-    async def mcp_server_tools(self, label: str, tenant: str) -> tuple[McpServerTool, ...]:
-        """See ``list_server_tools``."""
-        return await list_server_tools(self._providers, label, tenant)
 
     async def prepare(
         self,
@@ -281,11 +270,6 @@ class Preparer:
         options = await self._build_options(resolved, model, tools, tool_context, context)
         reply = await backend.prepare(context.conversation, options)
         return reply.input_tokens
-
-    @property
-    def attachments(self) -> Attachments:
-        """Reads the files of requests."""
-        return self._attachments
 
     def tool_types(self, request: CreateResponse) -> tuple[str, ...]:
         """Return the types of the request's tools, in order. For a type with several names, such as

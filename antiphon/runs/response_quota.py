@@ -11,7 +11,7 @@ from antiphon.limits import quotas
 from antiphon.limits.refusals import quota_exceeded
 from antiphon.store.base import Store
 from antiphon.store.records import Reservation
-from antiphon.support.tasks import BackgroundTasks, repeat_until_done
+from antiphon.support.tasks import BackgroundTasks, do_nothing, repeat_until_done
 
 #: Number of confirmed releases after which a reservation is certainly gone.
 _RELEASES = 2
@@ -97,7 +97,7 @@ class ResponseQuota:
         """
         limits = self._tenants.for_tenant(tenant)
         if await self._finds_ample_room(tenant, limits):
-            return _release_nothing
+            return do_nothing
         key, attempt = (tenant, response_id), object()
         attempts = self._attempts.setdefault(key, set())
         is_only = not attempts
@@ -186,7 +186,3 @@ class ResponseQuota:
 def _is_free(room: int, used: int, limit: int | None) -> bool:
     """Whether so much room is free below a limit."""
     return limit is None or used + room <= limit
-
-
-async def _release_nothing() -> None:
-    """Do nothing: nothing was reserved."""

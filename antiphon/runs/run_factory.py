@@ -22,6 +22,7 @@ from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.store.upkeep.health import StoreHealth
 from antiphon.stream.writer import ResponseWriter
+from antiphon.support.tasks import do_nothing
 from antiphon.tracing.base import TraceHeaders
 from antiphon.wire.items import Item
 from antiphon.wire.request import CreateResponse
@@ -137,7 +138,7 @@ class RunFactory:
         writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
         meter = self._meter(tenant, api_key, model.name, counts_prompt)
         check_access = dependencies.keys.access(tenant, api_key)
-        spec = self._spec(reply, (), _release_nothing, meter, check_access=check_access)
+        spec = self._spec(reply, (), do_nothing, meter, check_access=check_access)
         return Run(writer, spec, self._supervisor)
 
     def background_run(
@@ -169,7 +170,7 @@ class RunFactory:
         spec = self._spec(
             reply,
             request.input or (),
-            _release_nothing,
+            do_nothing,
             parent_tokens=parent,
             keepalive_s=0,
             check_access=partial(dependencies.keys.check, tenant, api_key),
@@ -267,8 +268,3 @@ class RunFactory:
         if request.store is not False and _ENCRYPTED_REASONING not in (request.include or ()):
             return lambda item: encrypt(item) if item.encrypted_content else {}
         return encrypt
-
-
-async def _release_nothing() -> None:
-    """Do nothing. The store unlocks the conversation of a background run in the same step in which
-    it ends the run."""

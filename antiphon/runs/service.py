@@ -57,7 +57,6 @@ from antiphon.runs.replies.compaction import compacted_response
 from antiphon.runs.replies.prompt_cache import CacheCountingReply, WarmupReply
 from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.runs.request.attachments import Attachments
-from antiphon.runs.request.moderators import Moderators
 from antiphon.runs.request.no_storage import storage_disabled, without_storage
 from antiphon.runs.request.options import apply_defaults, build_options
 from antiphon.runs.request.session_identity import (
@@ -69,11 +68,11 @@ from antiphon.store.records import ResponseQuery, RunLimit, StoredResponse
 from antiphon.store.runs import RunLimitReached
 from antiphon.store.upkeep.health import StoreHealth
 from antiphon.stream.writer import Ids
+from antiphon.support.tasks import do_nothing
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.webhooks.deliver import WebhookSender
-from antiphon.wire.admin.server_info import McpServerTool, ToolEntry
 from antiphon.wire.cursors import PageParams, page_of
-from antiphon.wire.items import InputFile, Item
+from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
 from antiphon.wire.request import (
     CompactRequest,
@@ -183,14 +182,14 @@ class Service:
         self._quota = ResponseQuota(store, policy.quotas, owner=owner, lease_s=policy.lease.lease_s)
         self._create_resources(features)
         self._add_model = features.add_model
-        providers = features.providers
+        #: The server-side tools by tool type.
+        self.providers = features.providers
         if policy.file_search:
-            providers = {"file_search": FileSearchProvider(self.vector_stores), **providers}
-        self._preparer = Preparer(
-            dependencies,
-            Attachments(self.files, self.audio, features.fetcher, features.documents),
-            providers,
-        )
+            file_search = FileSearchProvider(self.vector_stores)
+            self.providers = {"file_search": file_search, **self.providers}
+        self._preparer = Preparer(dependencies, self.attachments, self.providers)
+        #: What judges inputs and outputs.
+        self.moderators = self._preparer.moderators
         self.usage_counter = UsageCounter(store.usage_log, clock)
         self._runs = RunFactory(
             dependencies, self._supervisor, self.usage_counter, health, self._preparer.chains
@@ -207,11 +206,6 @@ class Service:
             on_end=dependencies.on_background_end,
         )
         self._create_batches(owner)
-
-    @property
-    def moderators(self) -> Moderators:
-        """What judges inputs and outputs."""
-        return self._preparer.moderators
 
     def _create_batches(self, owner: str) -> None:
         """Create the batches and their worker. ``owner``: the name of this process."""
@@ -298,6 +292,8 @@ class Service:
         self.webhook_endpoints = self._create_webhook_endpoints(features.webhook_sender)
         self.embeddings = Embeddings(dependencies.models)
         self.audio = Audio(dependencies.models, policy.audio_input, policy.max_audio_bytes)
+        #: Reads the files of requests.
+        self.attachments = Attachments(self.files, self.audio, features.fetcher, features.documents)
         self.images = Images(features.providers.get("image_generation"))
         self.rerankers = Rerankers(dependencies.models)
         self.tokenizers = Tokenizers(dependencies.models)
@@ -373,15 +369,6 @@ class Service:
     def prices(self) -> Mapping[str, Prices]:
         """Name of a model or type of a tool → its prices."""
         return self._dependencies.policy.prices
-
-    def tools(self) -> tuple[ToolEntry, ...]:
-        """Return the tools that Antiphon runs. Each entry states whether the tool works now."""
-        return self._preparer.tools()
-
-    async def mcp_server_tools(self, label: str, tenant: str) -> tuple[McpServerTool, ...]:
-        """Ask an MCP server that the operator has configured for its tools. Raises ``NotFound`` and
-        ``ConnectorError``."""
-        return await self._preparer.mcp_server_tools(label, tenant)
 
     def start(self) -> None:
         """Start to execute background runs and to index the files of vector stores. Files that are
@@ -659,7 +646,7 @@ class Service:
             held = await self.conversations.lock(tenant, request.conversation, response_id)
             releases = [held.release] if held.lock is not None else []
             try:
-                release_quota: Callable[[], Awaitable[None]] = _release_nothing
+                release_quota: Callable[[], Awaitable[None]] = do_nothing
                 is_stored = request.store is not False or request.background
                 if is_stored and self._quota.applies_to(tenant):
                     release_quota = await self._quota.reserve(tenant, response_id)
@@ -714,11 +701,6 @@ class Service:
         if request.conversation is not None:
             await self.conversations.retrieve(tenant, request.conversation.id, param="conversation")
         return await self._preparer.count(tenant, request)
-
-    async def document_text(self, tenant: str, part: InputFile, path: str) -> str | tuple[str, ...]:
-        """Return the text of a document of a request, or the texts of the pages of a PDF. ``path``:
-        the path of the part in the request. Raises ``RequestError``."""
-        return await self._preparer.attachments.document_text(tenant, part, path)
 
     async def retrieve(self, tenant: str, response_id: str) -> Response:
         """Return a stored response. If the response belongs to a running background run, return its
@@ -838,10 +820,6 @@ class Service:
         if stored is None:
             raise _unknown(response_id)
         return stored
-
-
-async def _release_nothing() -> None:
-    """Do nothing, because there is no reservation to release."""
 
 
 async def _release_all(releases: list[Callable[[], Awaitable[None]]]) -> None:

@@ -41,6 +41,10 @@ _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 
+async def do_nothing() -> None:
+    """Do nothing. The value of a callback that has no work to do."""
+
+
 class BackgroundTasks:
     """The background tasks of one object. ``name``: the name of the tasks, for debuggers.
 

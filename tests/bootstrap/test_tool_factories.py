@@ -34,7 +34,7 @@ from antiphon.sandbox import cgroups
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.support import plugins
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.tools.base import CallContext, ResponseContext, ToolResult
+from antiphon.tools.base import CallContext, ResponseContext, ToolProvider, ToolResult
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.wire.tools import WebSearch
@@ -119,7 +119,7 @@ async def test_mcp_servers_take_the_place_of_built_in_tools(tmp_path: Path) -> N
     )
 
 
-class ExampleProvider:
+class ExampleProvider(ToolProvider[Any]):
     """A tool provider of a plug-in."""
 
 

@@ -19,6 +19,7 @@ from antiphon.stream.writer import Ids
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.log import Log
 from antiphon.support.logs import line_values
+from antiphon.support.tasks import do_nothing
 from antiphon.tracing.base import Span, Tracer
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Usage
@@ -90,10 +91,10 @@ class RequestContext:
         self.runs: Sequence[RunOfRequest] = ()
         self.usage: Usage | None = None
         #: Count one more request of this client. Raises ``Overloaded`` above its rate limit.
-        self.charge: Callable[[], Awaitable[None]] = _do_nothing
+        self.charge: Callable[[], Awaitable[None]] = do_nothing
         #: Read the client of the request again, with its present limits. Raises ``Unauthorized`` if
         #: its API key is no longer valid.
-        self.check_access: Callable[[], Awaitable[None]] = _do_nothing
+        self.check_access: Callable[[], Awaitable[None]] = do_nothing
         #: Headers about the rate limits of the client.
         self.limit_headers: list[tuple[bytes, bytes]] = []
         #: The memory for large bodies, in bytes. None: it is not limited.
@@ -125,10 +126,6 @@ class RequestContext:
         if self.memory is not None and held > size:
             self._held = tenant, size
             self.memory.release(tenant, held - size)
-
-
-async def _do_nothing() -> None:
-    """Do nothing. The functions of a request that needs no authentication."""
 
 
 def request_context(scope: Scope) -> RequestContext:
@@ -233,7 +230,7 @@ class RequestContextMiddleware:
             context.keep_memory(0)
             self._close(scope, context)
             # They refer to the context. Without the cycle, it is freed at once.
-            context.charge = context.check_access = _do_nothing
+            context.charge = context.check_access = do_nothing
 
     def _start_span(self, scope: Scope) -> Span:
         headers = trace_headers(scope)

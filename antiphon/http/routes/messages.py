@@ -38,7 +38,9 @@ async def start_message(
         except NotFound:
             raise thread_not_found(message_id(previous_id)) from None
         request = request.continuing(previous)
-    request = await request.with_cited_files(partial(service.document_text, context.tenant))
+    request = await request.with_cited_files(
+        partial(service.attachments.document_text, context.tenant)
+    )
     return await create_run(service, context, request.request)
 
 
@@ -60,7 +62,7 @@ class MessageRoutes:
         limits = self._deps.limits
         parsed = await bodies.parse(request, limits, parse_count_request)
         context = request_context(request.scope)
-        read = partial(self._deps.service.document_text, context.tenant)
+        read = partial(self._deps.service.attachments.document_text, context.tenant)
         try:
             parsed = await parsed.with_cited_files(read)
             count = await self._deps.service.count(

@@ -15,6 +15,7 @@ from antiphon.http.openapi.operation import Permission, operation
 from antiphon.http.requests.query import read_query
 from antiphon.limits.clients import Client
 from antiphon.resources.admin.audit import AuditQuery, AuditTrail
+from antiphon.runs.request.tool_selection import list_server_tools, list_tools
 from antiphon.wire.admin.audit import AuditEvent
 from antiphon.wire.admin.server_info import McpServerTools, SettingList, ToolEntry, ToolList
 from antiphon.wire.admin.usage import RequestUsage, UsageReport
@@ -50,7 +51,9 @@ class ToolRoutes:
         """List the server-side tools. For a tool that does not work now, or that the client may not
         use, the list gives the reason."""
         client = request_context(request.scope).client
-        return ToolList(data=tuple(_as_seen_by(client, tool) for tool in self._service.tools()))
+        return ToolList(
+            data=tuple(_as_seen_by(client, tool) for tool in list_tools(self._service.providers))
+        )
 
     @operation("GET /antiphon/mcp-servers/{label}/tools", "listMcpServerTools", errors=(403, 424))
     async def list_of_mcp_server(self, request: Request) -> McpServerTools:
@@ -59,7 +62,9 @@ class ToolRoutes:
         context = request_context(request.scope)
         context.client.check_any_tool("mcp")
         label = request.path_params["label"]
-        return McpServerTools(data=await self._service.mcp_server_tools(label, context.tenant))
+        return McpServerTools(
+            data=await list_server_tools(self._service.providers, label, context.tenant)
+        )
 
 
 def _as_seen_by(client: Client, tool: ToolEntry) -> ToolEntry:
