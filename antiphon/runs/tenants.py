@@ -107,7 +107,7 @@ class Tenants:
                 await self._store.keys.delete(key.name)
         await self._cancel_runs(tenant)
         async for _, container in self._container_resources(tenant):
-            await self._containers.delete(tenant, container.id)
+            await self._containers.registry.delete(tenant, container.id)
         await self._store.delete_tenant(tenant)
         self._on_deleted(tenant)
 
@@ -191,9 +191,9 @@ class Tenants:
 
     async def _container_resources(self, tenant: str) -> AsyncIterator[_Entry]:
         after: str | None = None
-        while self._containers.are_enabled:
+        while (registry := self._containers.registry_or_none) is not None:
             params = PageParams(limit=_PAGE, order="asc", after=after)
-            page = await self._containers.list(tenant, params)
+            page = await registry.list(tenant, params)
             for container in page.data:
                 yield "container", container
             if not page.has_more:

@@ -314,7 +314,9 @@ class Container:
             return outcome
 
     async def write_file(self, name: str, content: bytes) -> wc.ContainerFile:
-        """Write a file that the user provides. Raises ``ToolError`` if the disk is full."""
+        """Write a file that the user provides. Only the last part of ``name`` counts. Raises
+        ``ToolError`` if the disk is full."""
+        name = safe_file_name(name)
         async with _ExclusiveUse(self) as box:
             await box.write(name, content)
             await self.refresh_files(box, "user", name)

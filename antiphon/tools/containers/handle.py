@@ -93,7 +93,7 @@ class ContainerHandle(Protocol):
         command runs."""
 
     async def write_file(self, name: str, content: bytes) -> wc.ContainerFile:
-        """Write a file that the user provides."""
+        """Write a file that the user provides. Only the last part of ``name`` counts."""
 
     async def list_files(self) -> tuple[wc.ContainerFile, ...]:
         """Return the metadata of all files in the container, ordered by path."""

@@ -20,7 +20,7 @@ from antiphon.wire.pagination import Page
 from antiphon.wire.resources import containers as wc
 from antiphon.wire.resources.skills import ShellSkill
 
-from .container import Container, ContainerPolicy, ContainerServices, safe_file_name
+from .container import Container, ContainerPolicy, ContainerServices
 from .handle import ContainerHandle, container_expired, container_not_found
 from .network import network_key
 from .remote import RemoteContainers
@@ -56,7 +56,7 @@ class ContainerMaker(Protocol):
 
 class ContainerRegistry:
     """The containers of all processes that use the same store. ``maker``: makes new containers.
-    ``remote``: the containers of other processes."""
+    ``remote``: the containers of other processes. ``uploads``: the uploaded files."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ContainerRegistry:
         self.quotas = services.quotas
         self._maker = maker
         self._library = services.library
-        self._uploads = services.uploads
+        self.uploads = services.uploads
         self._directory = services.directory
         self._remote = remote
 
@@ -209,7 +209,7 @@ class ContainerRegistry:
         """Raise ``InvalidRequest`` if the request names a file or skill that does not exist, or
         contains an invalid skill. ``path``: path of the container in the request."""
         for index, file_id in enumerate(request.file_ids):
-            if await self._uploads.get_name(tenant, file_id) is None:
+            if await self.uploads.get_name(tenant, file_id) is None:
                 raise InvalidRequest(
                     f"No such File object: {file_id}", param=f"{path}.file_ids[{index}]"
                 )
@@ -219,21 +219,6 @@ class ContainerRegistry:
             await self.resolve_skills(tenant, request.skills, skills_path),
             skills_path,
         )
-
-    # --- files -----------------------------------------------------------------------------------
-
-    async def copy_upload(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
-        """Copy an uploaded file into a container. Raises ``NotFound``."""
-        container = await self.get_active(tenant, container_id)
-        name, content = await self._uploads.read(tenant, file_id)
-        return await container.write_file(safe_file_name(name), content)
-
-    async def list_files(
-        self, tenant: str, container_id: str, page_params: PageParams
-    ) -> Page[wc.ContainerFile]:
-        """Return one page of the files of a container. Raises ``NotFound``, ``InvalidRequest``."""
-        container = await self.get_active(tenant, container_id)
-        return make_page(await container.list_files(), page_params)
 
     # --- private ---------------------------------------------------------------------------------
 

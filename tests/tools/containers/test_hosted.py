@@ -47,8 +47,8 @@ async def test_container_of_one_worker_is_used_by_the_next() -> None:
             first.id,
             created.id,
         ]
-        files = await two.list_files("t", created.id, PageParams())
-        assert [file.path for file in files.data] == ["/mnt/data/numbers.csv"]
+        files = await (await two.get_active("t", created.id)).list_files()
+        assert [file.path for file in files] == ["/mnt/data/numbers.csv"]
         await two.delete("t", created.id)
         assert [box.is_alive for box in server.host.sandbox.boxes] == [True, False]
         with pytest.raises(InvalidRequest, match="no network"):

@@ -17,7 +17,7 @@ from antiphon.http.requests import multipart
 from antiphon.http.requests.query import object_key, path_param, read_query, tenant_of
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.file_storage.files import MAX_WHOLE_BYTES
-from antiphon.wire.cursors import PageParams
+from antiphon.wire.cursors import PageParams, make_page
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.fields import body_parser
 from antiphon.wire.resources.containers import (
@@ -60,18 +60,18 @@ class ContainerRoutes:
     async def list(self, request: Request) -> Page[ContainerResource]:
         """List the tenant's containers, by default newest first."""
         query = read_query(request, ContainerListing)
-        return await self._containers.list(tenant_of(request), query, query.name)
+        return await self._containers.registry.list(tenant_of(request), query, query.name)
 
     @operation(f"GET {_CONTAINER}", "retrieveContainer")
     async def retrieve(self, request: Request) -> ContainerResource:
         """Return a container, with its status."""
-        return await self._containers.retrieve(*_container_key(request))
+        return await self._containers.registry.retrieve(*_container_key(request))
 
     @operation(f"DELETE {_CONTAINER}", "deleteContainer")
     async def delete(self, request: Request) -> DeletedObject:
         """Delete a container and its files."""
         tenant, container_id = _container_key(request)
-        await self._containers.delete(tenant, container_id)
+        await self._containers.registry.delete(tenant, container_id)
         await self._auditor.record_operator(request.scope, "container.deleted", container_id)
         return DeletedObject(id=container_id, object="container.deleted")
 
@@ -86,28 +86,33 @@ class ContainerRoutes:
         file."""
         _check_tools(request)
         tenant, container_id = _container_key(request)
-        await self._containers.check_active(tenant, container_id)
+        async with self._containers.active(tenant, container_id) as container:
+            name, content = await self._read_file(request, tenant)
+            return await container.write_file(name, content)
+
+    async def _read_file(self, request: Request, tenant: str) -> tuple[str, bytes]:
+        """Return the name and the content of the file that a request adds."""
         kind = (header(request.scope, b"content-type") or b"").partition(b";")[0].strip().lower()
         if kind == b"multipart/form-data":
             limit = min(self._limits.max_file_bytes, MAX_WHOLE_BYTES)
             scope, receive = request.scope, request.receive
             async with multipart.open_form(scope, receive, file="file", limit=limit) as form:
-                content = await multipart.read_content(scope, form)
-            return await self._containers.add_file(tenant, container_id, form.filename, content)
-        file = await bodies.parse(request, self._limits, body_parser(FileReference))
-        return await self._containers.copy_file(tenant, container_id, file.file_id)
+                return form.filename, await multipart.read_content(scope, form)
+        reference = await bodies.parse(request, self._limits, body_parser(FileReference))
+        return await self._containers.registry.uploads.read(tenant, reference.file_id)
 
     @operation(f"GET {_CONTAINER}/files", "listContainerFiles", query=PageParams)
     async def list_files(self, request: Request) -> Page[ContainerFile]:
         """List the files of a container: uploaded files and files created by code."""
-        return await self._containers.list_files(
-            *_container_key(request), read_query(request, PageParams)
-        )
+        params = read_query(request, PageParams)
+        async with self._containers.active(*_container_key(request)) as container:
+            return make_page(await container.list_files(), params)
 
     @operation(f"GET {_FILE}", "retrieveContainerFile")
     async def retrieve_file(self, request: Request) -> ContainerFile:
         """Return the metadata of a file."""
-        return await self._containers.retrieve_file(*_container_key(request), _file_id(request))
+        async with self._containers.active(*_container_key(request)) as container:
+            return await container.get_file(_file_id(request))
 
     @operation(
         f"GET {_FILE}/content",
@@ -117,10 +122,13 @@ class ContainerRoutes:
     async def read_content(self, request: Request) -> Reply:
         """Return a file's content as a download. Browsers do not render a download, so HTML in a
         file cannot run scripts."""
-        found = await self._containers.read_file(*_container_key(request), _file_id(request))
-        name = quote(found.file.path.rsplit("/", 1)[-1], safe="")
+        file_id = _file_id(request)
+        async with self._containers.active(*_container_key(request)) as container:
+            file = await container.get_file(file_id)
+            content = await container.read_file(file_id)
+        name = quote(file.path.rsplit("/", 1)[-1], safe="")
         return Reply(
-            found.content,
+            content,
             headers={
                 "content-disposition": f"attachment; filename*=UTF-8''{name}",
                 "x-content-type-options": "nosniff",
@@ -132,7 +140,8 @@ class ContainerRoutes:
     async def delete_file(self, request: Request) -> DeletedObject:
         """Delete a file."""
         file_id = _file_id(request)
-        await self._containers.delete_file(*_container_key(request), file_id)
+        async with self._containers.active(*_container_key(request)) as container:
+            await container.delete_file(file_id)
         return DeletedObject(id=file_id, object="container.file.deleted")
 
 
