@@ -28,7 +28,6 @@ __all__ = [
     "RetryState",
     "Status",
     "Task",
-    "add_usage",
     "text_completion_unsupported_error",
     "track_retries",
     "upstream_usage",
@@ -279,22 +278,3 @@ def upstream_usage(
 
 def _clamp(count: int, limit: int = _MAX_TOKENS) -> int:
     return count if 0 <= count <= limit else max(0, min(count, limit))
-
-
-def add_usage(one: Usage, other: Usage) -> Usage:
-    """Return the sum of the usage of two model calls. If both calls have the same prompt, its
-    tokens count twice."""
-    first, second = one.input_tokens_details, other.input_tokens_details
-    return Usage(
-        input_tokens=one.input_tokens + other.input_tokens,
-        input_tokens_details=InputTokensDetails(
-            cached_tokens=first.cached_tokens + second.cached_tokens,
-            cache_write_tokens=first.cache_write_tokens + second.cache_write_tokens,
-        ),
-        output_tokens=one.output_tokens + other.output_tokens,
-        output_tokens_details=OutputTokensDetails(
-            reasoning_tokens=one.output_tokens_details.reasoning_tokens
-            + other.output_tokens_details.reasoning_tokens
-        ),
-        total_tokens=one.total_tokens + other.total_tokens,
-    )

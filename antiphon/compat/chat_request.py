@@ -30,7 +30,7 @@ from .chat_messages import read_messages
 from .chat_response import ChatCompletion, chat_completion
 from .chat_stream import ChatStream
 from .error_paths import ErrorPaths
-from .request_bodies import ChatOptions, read_options
+from .request_bodies import ChatOptions, read_options, read_stream_options
 from .translated_request import TranslatedRequest, merge_fields, read_translated, with_seed_offset
 
 
@@ -247,13 +247,6 @@ def _logprobs(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> 
     return {"include": ["message.output_text.logprobs"]} if raw else {}
 
 
-def _stream_options(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
-    fields = read_object(raw, path)
-    fields.pop("include_usage", None)
-    refuse_unsupported_fields(fields, path=path)
-    return {path: fields}
-
-
 READERS: Mapping[str, Callable[[Any, str, ErrorPaths, BodyLimits], JsonObject]] = {
     "messages": _messages,
     "max_completion_tokens": _max_tokens,
@@ -266,7 +259,7 @@ READERS: Mapping[str, Callable[[Any, str, ErrorPaths, BodyLimits], JsonObject]] 
     "reasoning_effort": _reasoning_effort,
     "verbosity": _verbosity,
     "logprobs": _logprobs,
-    "stream_options": _stream_options,
+    "stream_options": read_stream_options,
     "store": lambda raw, path, paths, limits: {"store": raw},
 }
 #: Fields that are copied unchanged to the Responses request.

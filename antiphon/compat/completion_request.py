@@ -13,7 +13,7 @@ from typing import Any
 
 from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter, unsupported_value
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.parsing.fields import read_object, require
+from antiphon.wire.parsing.fields import require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 from antiphon.wire.request import FIELDS
@@ -21,7 +21,7 @@ from antiphon.wire.response import Response
 
 from .completion_response import Completion, CompletionStream, make_completion
 from .error_paths import ErrorPaths
-from .request_bodies import CompletionOptions, read_options
+from .request_bodies import CompletionOptions, read_options, read_stream_options
 from .text_inputs import TextInput, read_text_inputs
 from .translated_request import TranslatedRequest, read_translated, with_seed_offset
 
@@ -144,15 +144,8 @@ def _logprobs(raw: object, path: str) -> JsonObject:
     return {"include": ["message.output_text.logprobs"], "top_logprobs": raw}
 
 
-def _stream_options(raw: object, path: str) -> JsonObject:
-    fields = read_object(raw, path)
-    fields.pop("include_usage", None)
-    refuse_unsupported_fields(fields, path=path)
-    return {path: fields}
-
-
 READERS: Mapping[str, Callable[[Any, str], JsonObject]] = {
     "max_tokens": lambda raw, path: {"max_output_tokens": raw},
     "logprobs": _logprobs,
-    "stream_options": _stream_options,
+    "stream_options": read_stream_options,
 }

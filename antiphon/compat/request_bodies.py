@@ -15,7 +15,8 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.parsing.fields import convert
+from antiphon.wire.parsing.fields import convert, read_object
+from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 from antiphon.wire.parts import PromptCacheBreakpoint
 from antiphon.wire.request import CreateResponse
 
@@ -68,6 +69,14 @@ class CompletionOptions(AnswerOptions, frozen=True, kw_only=True):
 def read_options(raw: JsonObject, cls: type[_O]) -> _O:
     """Return the options of a request. Raises ``InvalidRequest``."""
     return convert({name: raw[name] for name in cls.__struct_fields__ if name in raw}, cls, "")
+
+
+def read_stream_options(raw: object, path: str, *_: object) -> JsonObject:
+    """Return those stream options that the Responses API has too. Raises ``InvalidRequest``."""
+    fields = read_object(raw, path)
+    fields.pop("include_usage", None)
+    refuse_unsupported_fields(fields, path=path)
+    return {path: fields}
 
 
 class UrlReference(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ fields even if they are null, and forbids null in the other fields.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -92,6 +93,25 @@ class Usage(Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     output_tokens_details: OutputTokensDetails = OutputTokensDetails()
     total_tokens: int = 0
+
+
+def sum_usage(usages: Iterable[Usage]) -> Usage:
+    """Return the sum of the usage of several model calls or responses. If they have the same
+    prompt, its tokens count once for each of them."""
+    used = tuple(usages)
+    inputs = [one.input_tokens_details for one in used]
+    return Usage(
+        input_tokens=sum(one.input_tokens for one in used),
+        input_tokens_details=InputTokensDetails(
+            cached_tokens=sum(one.cached_tokens for one in inputs),
+            cache_write_tokens=sum(one.cache_write_tokens for one in inputs),
+        ),
+        output_tokens=sum(one.output_tokens for one in used),
+        output_tokens_details=OutputTokensDetails(
+            reasoning_tokens=sum(one.output_tokens_details.reasoning_tokens for one in used)
+        ),
+        total_tokens=sum(one.total_tokens for one in used),
+    )
 
 
 class ResponseError(Struct, frozen=True, kw_only=True):

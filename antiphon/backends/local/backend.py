@@ -21,7 +21,7 @@ from antiphon.backends.truncation import shorten_conversation
 from antiphon.backends.validation.answer_format import answer_format, enforced_answer_format
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.retry import ValidationPlan, validate_reply
-from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
+from antiphon.backends.validation.tool_calls import tool_call_rules
 from antiphon.dialects.base import DescribedDialect, Dialect, MessageDialect, Rendered
 from antiphon.dialects.tools import collect_tools, restrict_tools
 from antiphon.engines.base import CachingEngine, Engine, ImageMeasurer, Sampling, SessionObserver
@@ -159,7 +159,7 @@ class LocalBackend(Backend):
             answer_format=await asyncio.to_thread(enforced_answer_format, options, grammars)
             if enforces_format
             else await answer_format(options, grammars),
-            tool_calls=await compiled_tool_call_rules(
+            tool_calls=await tool_call_rules(
                 tools,
                 grammars,
                 is_enforced=enforces_calls,

@@ -30,7 +30,7 @@ from antiphon.backends.truncation import shorten_conversation
 from antiphon.backends.validation.answer_format import answer_format, trusted_answer_format
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.retry import ValidationPlan, validate_reply
-from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
+from antiphon.backends.validation.tool_calls import tool_call_rules
 from antiphon.dialects.tools import PromptTools
 from antiphon.errors import (
     CONTEXT_LENGTH_EXCEEDED,
@@ -143,7 +143,7 @@ class RemoteBackend(Backend, ABC):
             answer_format=await (trusted_answer_format if enforces_format else answer_format)(
                 options, grammars
             ),
-            tool_calls=await compiled_tool_call_rules(
+            tool_calls=await tool_call_rules(
                 prompt_tools,
                 grammars,
                 is_enforced=self.flavour.enforces_calls,

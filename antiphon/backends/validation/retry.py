@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import DeltaSink, Reply, add_usage
+from antiphon.backends.base import DeltaSink, Reply
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import CannotContinue, RunError
 from antiphon.inference.conversation import Conversation, PromptTokens, ResumePoint
@@ -31,7 +31,7 @@ from antiphon.wire.items import (
     OutputText,
     is_model_call,
 )
-from antiphon.wire.response import Usage
+from antiphon.wire.response import Usage, sum_usage
 
 from .answer_format import AnswerFormat, FormatMatcher
 from .monitor import StreamValidator, is_answer, is_call
@@ -211,7 +211,7 @@ class _Attempt:
         """End the attempt: push ``passed`` and, if they are valid, the deltas that were held
         back."""
         held, self._held = self._held, []
-        self.usage = add_usage(self.usage, finish.usage)
+        self.usage = sum_usage((self.usage, finish.usage))
         if finish.reason == "stop":
             held = await self._validate(held, self._has_called, finish.stop_text is not None)
         if not self.fault:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from antiphon.dialects.grammar.json_schema import (
@@ -81,7 +81,7 @@ class ToolCallRules:
         )
 
 
-def tool_call_rules(
+async def tool_call_rules(
     tools: PromptTools,
     grammars: GrammarCache,
     *,
@@ -95,33 +95,15 @@ def tool_call_rules(
     grammars of the tools are not checked here. If not, raises ``InvalidRequest`` for a schema or
     grammar that cannot be validated. ``accept_strays``: see ``ToolCallRules``.
     """
-    if not is_enforced:
-        for tool in tools.constrained:
-            _check(tool)
+    if tools.constrained and not is_enforced:
+        # On a thread, because checking a schema or grammar may take seconds.
+        await asyncio.to_thread(_check, tools.constrained)
     is_bound = tools.required or (tools.is_restricted and not accept_strays)
     return (
         ToolCallRules(tools, grammars, accept_strays=accept_strays)
         if tools.constrained or is_bound
         else None
     )
-
-
-async def compiled_tool_call_rules(
-    tools: PromptTools, grammars: GrammarCache, *, is_enforced: bool, accept_strays: bool
-) -> ToolCallRules | None:
-    """Return the rules for the tool calls of a request. Returns None if the request does not
-    restrict the calls. The arguments and the exceptions are the same as for ``tool_call_rules``.
-
-    If a tool has a strict schema or a grammar, the rules are created on a thread, because checking
-    the schema or grammar may take seconds. If no tool has one, the rules are created on the event
-    loop, because starting a thread would take longer.
-    """
-    make = partial(
-        tool_call_rules, tools, grammars, is_enforced=is_enforced, accept_strays=accept_strays
-    )
-    if tools.constrained:
-        return await asyncio.to_thread(make)
-    return make()
 
 
 def _tool_name(tool: PromptTool) -> _ToolName:
@@ -136,8 +118,9 @@ def _schema(tool: PromptTool) -> dict[str, Any]:
     return {"type": "object", **require_all_properties(llguidance_schema(tool.schema))}
 
 
-def _check(tool: PromptTool) -> None:
-    if tool.grammar is None:
-        check_schema(json.dumps(_schema(tool)), tool.path)
-    else:
-        input_lark(tool)
+def _check(tools: Sequence[PromptTool]) -> None:
+    for tool in tools:
+        if tool.grammar is None:
+            check_schema(json.dumps(_schema(tool)), tool.path)
+        else:
+            input_lark(tool)

@@ -26,9 +26,8 @@ from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.support.tasks import run_together
 from antiphon.wire.request import CreateResponse
-from antiphon.wire.response import Response
+from antiphon.wire.response import Response, Usage, sum_usage
 
-from .completions import total_usage
 from .responses import record_outcome
 
 #: Number of questions that are asked at the same time.
@@ -59,7 +58,7 @@ class DecisionRoutes:
             except (RequestError, RunError) as error:
                 parsed.paths.translate(error)
                 raise
-        context.usage = usage = total_usage(asking.responses)
+        context.usage = usage = sum_usage(each.usage or Usage() for each in asking.responses)
         if asking.failed is not None:
             return failed_response_reply(asking.failed)
         shares = [each.shares for each in asking.options]

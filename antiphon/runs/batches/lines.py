@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from antiphon.backends.base import add_usage, upstream_usage
+from antiphon.backends.base import upstream_usage
 from antiphon.errors import RequestError
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.resources.batches import BatchFault
-from antiphon.wire.response import Usage
+from antiphon.wire.response import Usage, sum_usage
 
 _encode = msgspec.json.encode
 #: Maximum number of bytes of one line.
@@ -142,7 +142,7 @@ def usage_of(body: bytes, so_far: Usage) -> Usage:
             usage, "reasoning_tokens", "output_tokens_details", "completion_tokens_details"
         ),
     )
-    return add_usage(so_far, used)
+    return sum_usage((so_far, used))
 
 
 def _count(usage: JsonObject, *names: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, DeltaSink, Reply, add_usage
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, DeltaSink, Reply
 from antiphon.backends.truncation import droppable_groups
 from antiphon.errors import (
     CONTEXT_LENGTH_EXCEEDED,
@@ -47,6 +47,7 @@ from antiphon.wire.response import (
     Response,
     TextConfig,
     Usage,
+    sum_usage,
 )
 
 #: A summary may fill this fraction (1/n) of the context or of the threshold.
@@ -403,7 +404,7 @@ class CompactingReply(Reply):
             if (finish := finish_of(batch)) is not None:
                 turns = self._request.turn_usages
                 turns[:] = (usage, *(turns or (finish.usage,)))
-                batch = (*batch[:-1], replace(finish, usage=add_usage(usage, finish.usage)))
+                batch = (*batch[:-1], replace(finish, usage=sum_usage((usage, finish.usage))))
             return sink(batch)
 
         await self._answer.pump(add_summary_usage)

@@ -35,7 +35,7 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
-from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, DeltaSink, Reply, add_usage
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, DeltaSink, Reply
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import (
     CONTEXT_LENGTH_EXCEEDED,
@@ -68,7 +68,7 @@ from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
 from antiphon.tools.citations import CitationReader
 from antiphon.tools.tool_search import searching_also
 from antiphon.wire import items as it
-from antiphon.wire.response import Usage
+from antiphon.wire.response import Usage, sum_usage
 
 from .executor import (
     CallBudget,
@@ -288,10 +288,7 @@ class ToolLoop(ReplyWrapper):
 
     def _finish(self, reason: FinishReason) -> Finish:
         """Return the ``Finish`` delta of the whole reply, with the summed usage of all turns."""
-        total = Usage()
-        for usage in self._turn_usages:
-            total = add_usage(total, usage)
-        return Finish(reason, total, self._stop_text)
+        return Finish(reason, sum_usage(self._turn_usages), self._stop_text)
 
     # --- limits ----------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ async def fault(parser: Parser, ids: list[int], options: Options) -> str | None:
     shown = collect_tools(options, ())
     form, calls = (
         enforced_answer_format(options, GRAMMARS),
-        tool_call_rules(shown, GRAMMARS, is_enforced=True),
+        await tool_call_rules(shown, GRAMMARS, is_enforced=True),
     )
     deltas = (*parser.feed(Chunk(tuple(ids))), *parser.finish("stop"), Finish("stop", Usage()))
     return await StreamValidator(form, calls, allows_text_with_calls=False).fault(deltas)

@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.backends.validation.answer_format import answer_format
 from antiphon.backends.validation.grammar_matcher import GrammarCache
-from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
+from antiphon.backends.validation.tool_calls import tool_call_rules
 from antiphon.dialects.tools import collect_tools
 from antiphon.inference.conversation import Options
 from antiphon.wire.tools import Function
@@ -26,5 +26,5 @@ async def test_plain_request_takes_no_thread(monkeypatch: pytest.MonkeyPatch) ->
         assert await answer_format(options, grammars) is None
         tools = collect_tools(options, ())
         assert (
-            await compiled_tool_call_rules(tools, grammars, is_enforced=False, accept_strays=False)
+            await tool_call_rules(tools, grammars, is_enforced=False, accept_strays=False)
         ) is None
