@@ -13,7 +13,7 @@ from antiphon.engines.base import PrefixCacheCounts
 from antiphon.errors import BackendError, InvalidRequest, unsupported_model
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.inference.sampling import SessionSignal
-from antiphon.stream.deltas import Delta
+from antiphon.stream.deltas import Delta, Finish, Open, Text
 from antiphon.support.push import Sink
 from antiphon.upstream.retries import RetryState, track_retries
 from antiphon.wire.items import Item
@@ -28,6 +28,7 @@ __all__ = [
     "RetryState",
     "Status",
     "Task",
+    "read_text",
     "text_completion_unsupported_error",
     "track_retries",
     "upstream_usage",
@@ -152,6 +153,27 @@ class Reply(Protocol):
         ``RunError`` if a requested field cannot be provided.
         """
         return {}
+
+
+async def read_text(reply: Reply) -> tuple[str, Usage]:
+    """Execute a model call. Return the text of its messages, which may be empty, and its usage."""
+    texts: list[str] = []
+    usage = Usage()
+    in_message = False
+
+    def read(batch: tuple[Delta, ...]) -> None:
+        nonlocal usage, in_message
+        for delta in batch:
+            match delta:
+                case Open():
+                    in_message = delta.item.is_message
+                case Text() if in_message:
+                    texts.append(delta.text)
+                case Finish():
+                    usage = delta.usage
+
+    await reply.pump(read)
+    return "".join(texts), usage
 
 
 class Status(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -57,6 +57,7 @@ __all__ = [
     "TextFormatConfig",
     "Usage",
     "encodable",
+    "sum_usage",
     "without_shared",
 ]
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, DeltaSink, Reply
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, DeltaSink, Reply, read_text
 from antiphon.backends.truncation import droppable_groups
 from antiphon.errors import (
     CONTEXT_LENGTH_EXCEEDED,
@@ -37,7 +37,7 @@ from antiphon.runs.history.visible_history import (
     is_persistent,
     is_user_message,
 )
-from antiphon.stream.deltas import Close, Delta, Finish, NewPrompt, Open, Progress, Text, finish_of
+from antiphon.stream.deltas import Close, Delta, Finish, NewPrompt, Open, Progress, finish_of
 from antiphon.support.push import send
 from antiphon.wire import items as it
 from antiphon.wire.response import (
@@ -386,7 +386,8 @@ class CompactingReply(Reply):
     async def pump(self, sink: DeltaSink) -> None:
         """Push the deltas of the compaction item, then the deltas of the answer."""
         await send(sink, (Open(it.Compaction(encrypted_content="")), Progress("compacting")))
-        summary, usage = await _read_summary(self._summary)
+        text, usage = await read_text(self._summary)
+        summary = text.strip()
         visible = self._request.context.visible.compact(summary, keep_tokens=self._keep_tokens)
         assert visible.compaction is not None
         self._request.on_compacted()
@@ -417,25 +418,3 @@ class CompactingReply(Reply):
             return request.wrap(reply, compacted)
         except InvalidRequest as error:  # the run has started
             raise RunError(error.message, code=error.code or "server_error") from None
-
-
-async def _read_summary(reply: Reply) -> tuple[str, Usage]:
-    """Execute the model call that writes the summary. Return the text of its messages, which may be
-    empty, and its usage."""
-    texts: list[str] = []
-    usage = Usage()
-    in_message = False
-
-    def read(batch: tuple[Delta, ...]) -> None:
-        nonlocal usage, in_message
-        for delta in batch:
-            match delta:
-                case Open():
-                    in_message = delta.item.is_message
-                case Text() if in_message:
-                    texts.append(delta.text)
-                case Finish():
-                    usage = delta.usage
-
-    await reply.pump(read)
-    return "".join(texts).strip(), usage

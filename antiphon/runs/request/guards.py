@@ -4,16 +4,15 @@ in which such models are asked and answer."""
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend
+from antiphon.backends.base import Backend, read_text
 from antiphon.errors import BackendError, InvalidRequest, RequestError
 from antiphon.inference.conversation import Conversation, Options
-from antiphon.stream.deltas import Delta, Open, Text
 from antiphon.wire.items import InputImage, InputText, Message, OutputText
 from antiphon.wire.moderation import Verdict, verdict
 from antiphon.wire.response import ReasoningConfig
@@ -191,17 +190,5 @@ async def _answer(backend: Backend, conversation: Conversation, options: Options
         reply = await backend.prepare(conversation, options)
     except InvalidRequest:  # it cannot turn off the reasoning that it does not do
         reply = await backend.prepare(conversation, replace(options, reasoning=None))
-    pieces: list[str] = []
-    is_message = False
-
-    def read(batch: tuple[Delta, ...]) -> Awaitable[None] | None:
-        nonlocal is_message
-        for delta in batch:
-            if isinstance(delta, Open):
-                is_message = isinstance(delta.item, Message)
-            elif isinstance(delta, Text) and is_message:
-                pieces.append(delta.text)
-        return None
-
-    await reply.pump(read)
-    return "".join(pieces)
+    text, _ = await read_text(reply)
+    return text
