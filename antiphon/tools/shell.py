@@ -3,8 +3,7 @@ they run in a container of Antiphon or on the client's machine."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -14,10 +13,9 @@ from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound, RequestError, RunError, ToolError
 from antiphon.sandbox.base import ExecutionResult
-from antiphon.support.tasks import running
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS, shell_function
 from antiphon.tools.client_tools.shell_arguments import CommandObserver, shell_action
-from antiphon.tools.containers.handle import ContainerHandle
+from antiphon.tools.containers.handle import ContainerHandle, command_events
 from antiphon.tools.containers.network import network_prompt
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.skills import SkillSummary, local_skills_prompt, skills_prompt
@@ -230,12 +228,19 @@ async def _run_commands(
             timeout_s=1e9 if timeout_ms is None else timeout_ms / 1000,
             max_output=command_bytes if max_output is None else min(max_output, command_bytes),
         )
-        async with aclosing(_stream_output(run)) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, dict):
-                    yield ToolProgress("output.delta", {"command_index": at, "delta": piece})
-                else:
-                    outcome = piece
+        async with aclosing(command_events(run)) as events:
+            try:
+                async for event in events:
+                    outcome = event.result
+                    if outcome is None:
+                        texts = {"stdout": event.stdout, "stderr": event.stderr}
+                        delta = {name: text for name, text in texts.items() if text}
+                        yield ToolProgress("output.delta", {"command_index": at, "delta": delta})
+            except (RequestError, ToolError) as error:  # the output of earlier commands is kept
+                outcome = ExecutionResult(
+                    output="", stderr=error.message, end_reason="died", exit_code=1
+                )
+        assert outcome is not None  # the last event has the result
         outputs.append(_output(outcome))
         yield ToolProgress("output.done", {"command_index": at, "output": (outputs[-1],)})
         if outcome.end_reason not in ("done", "raised"):
@@ -247,27 +252,6 @@ def _parse_action(arguments: str) -> Mapping[str, Any]:
     """Return the field ``action`` for the item of a shell call: the commands and their limits,
     parsed from the arguments of the call."""
     return {"action": shell_action(arguments)}
-
-
-async def _stream_output(
-    run: Callable[..., Coroutine[Any, Any, ExecutionResult]],
-) -> AsyncGenerator[dict[str, str] | ExecutionResult, None]:
-    """Yield the output of a command while it runs, then its result. Closing the generator stops the
-    command."""
-    pieces_queue: asyncio.Queue[dict[str, str] | None] = asyncio.Queue()
-
-    def on_output(output: str, errors: str) -> None:
-        both = {"stdout": output, "stderr": errors}
-        pieces_queue.put_nowait({name: text for name, text in both.items() if text})
-
-    async with running(run(on_output=on_output)) as task:
-        task.add_done_callback(lambda _: pieces_queue.put_nowait(None))
-        while (piece := await pieces_queue.get()) is not None:
-            yield piece
-        try:
-            yield await task
-        except (RequestError, ToolError) as error:  # the output of earlier commands is kept
-            yield ExecutionResult(output="", stderr=error.message, end_reason="died", exit_code=1)
 
 
 def _output(outcome: ExecutionResult) -> dict[str, Any]:

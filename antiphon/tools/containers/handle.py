@@ -3,13 +3,15 @@ process or to another one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.sandbox.base import ExecutionResult, OutputCallback
+from antiphon.support.tasks import running
 from antiphon.wire.resources import containers as wc
 
 from .skills import ContainerSkill, SkillSummary
@@ -37,6 +39,20 @@ class CommandEvent(Struct, frozen=True):
     stdout: str = ""
     stderr: str = ""
     result: ExecutionResult | None = None
+
+
+async def command_events(
+    run: Callable[..., Coroutine[Any, Any, ExecutionResult]],
+) -> AsyncGenerator[CommandEvent, None]:
+    """Yield the output of a command while it runs, then its result. Closing the generator stops the
+    command. ``run`` runs the command, given ``on_output``."""
+    events: asyncio.Queue[CommandEvent | None] = asyncio.Queue()
+    work = run(on_output=lambda *output: events.put_nowait(CommandEvent(*output)))
+    async with running(work) as task:
+        task.add_done_callback(lambda _: events.put_nowait(None))
+        while (event := await events.get()) is not None:
+            yield event
+        yield CommandEvent(result=await task)
 
 
 class ContainerHandle(Protocol):

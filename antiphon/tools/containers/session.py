@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
 
-from antiphon.support.tasks import running
 from antiphon.wire.resources import containers as wc
 from antiphon.wire.resources.skills import ShellSkill
 
 from .container import Container
-from .handle import CommandEvent, ContainerView, PythonOutcome
+from .handle import CommandEvent, ContainerView, PythonOutcome, command_events
 from .local import LocalContainers
 from .skills import resolve_skills
 
@@ -61,18 +62,10 @@ class ContainerSession:
         """Run a shell command in a container. Yields the output while the command runs, then the
         result."""
         container = self._active(tenant, container_id)
-        events: asyncio.Queue[CommandEvent | None] = asyncio.Queue()
-        work = container.run_command(
-            command,
-            timeout_s=timeout_s,
-            max_output=max_output,
-            on_output=lambda *output: events.put_nowait(CommandEvent(*output)),
-        )
-        async with running(work) as run:
-            run.add_done_callback(lambda _: events.put_nowait(None))
-            while (event := await events.get()) is not None:
+        run = partial(container.run_command, command, timeout_s=timeout_s, max_output=max_output)
+        async with aclosing(command_events(run)) as events:
+            async for event in events:
                 yield event
-            yield CommandEvent(result=await run)
 
     async def write_file(
         self, tenant: str, container_id: str, name: str, content: bytes
