@@ -71,9 +71,9 @@ class ModelRoutes:
     async def list(self, request: Request) -> Reply:
         """Return the model names that the client may use: in ``data`` for OpenAI's clients, in
         ``models`` for Codex."""
+        query = read_query(request, ModelListing)
         named = tuple(self._names(request))
         if is_messages_client(request.scope):
-            query = read_query(request, ModelListing)
             if "active" not in (query.lifecycle or ("active",)):
                 named = ()
             params = PageParams(
