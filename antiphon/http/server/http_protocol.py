@@ -86,6 +86,7 @@ class HttpProtocol(asyncio.Protocol):
         "_on_deadline",
         "_parser",
         "_paused_since",
+        "_pieces",
         "_received_bytes",
         "_timer",
         "_url",
@@ -94,12 +95,18 @@ class HttpProtocol(asyncio.Protocol):
         "disconnect_callbacks",
         "is_lost",
         "is_stopping",
+        "on_body",
         "output",
     )
 
     def __init__(self, connections: OpenConnections) -> None:
         self._connections = connections
         self._loop = asyncio.get_running_loop()
+        #: What the parser has found of a body and the request has not got. The parser appends to it
+        #: directly: a body can have millions of chunks, and a method of Python for each of them
+        #: would stop the event loop for seconds.
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append
         self._parser: Any = httptools.HttpRequestParser(self)
         # So that a request that follows one with "connection: close" does not spoil its answer.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -268,6 +275,7 @@ class HttpProtocol(asyncio.Protocol):
             return self._refuse(*_NOT_HTTP)
         if self.output.is_closing():
             return
+        self._pass_body()
         limits = self._connections.limits
         if self._in_head:
             if self._head_bytes > _MAX_HEAD_BYTES:
@@ -330,12 +338,18 @@ class HttpProtocol(asyncio.Protocol):
     def _start(self, exchange: _Exchange) -> None:
         self._connections.start(exchange.run(self._connections.app))
 
-    def on_body(self, body: bytes) -> None:
+    def _pass_body(self) -> None:
+        """Give the request what the parser has found of its body."""
+        if not self._pieces:
+            return
+        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
         self._received_bytes += len(body)
         if self._exchange is not None and not self._has_upgraded:
             self._exchange.receive_body(body)
 
     def on_message_complete(self) -> None:
+        self._pass_body()
         self._in_body = False
         self._deadline = None
         self._head_bytes = 0

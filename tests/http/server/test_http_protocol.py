@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -100,6 +101,28 @@ async def test_torn_and_pipelined_requests_are_answered_in_order(seed: int) -> N
     assert await client.send(*pieces) == ANSWERS
     assert client.transport.reads and not client.transport.closing
     client.end()
+
+
+async def test_many_small_chunks_cost_no_call_of_python_each() -> None:
+    async def count_calls(chunks: int) -> int:
+        """Return how many functions of Python are called while the chunks are read."""
+        client, calls = Client(), 0
+
+        def count(frame: Any, event: str, argument: Any) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        await client.send(b"POST /one HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        sys.setprofile(count)
+        try:
+            client.protocol.data_received(b"1\r\nx\r\n" * chunks)
+        finally:
+            sys.setprofile(None)
+        assert (await client.send(b"0\r\n\r\n")).endswith(b"/one " + b"x" * chunks)
+        client.end()
+        return calls
+
+    assert await count_calls(2) == await count_calls(20_000)
 
 
 async def test_connection_close_is_answered_and_obeyed() -> None:
