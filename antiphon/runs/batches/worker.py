@@ -9,6 +9,7 @@ that generates text is a run in the store (``line_runs.py``), so it is also exec
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import (
     AsyncGenerator,
@@ -471,8 +472,8 @@ class _Spool:
 
     def __init__(self) -> None:
         self._file = SpooledTemporaryFile[bytes](max_size=_MAX_SPOOLED)
-        #: Held from a seek to the read.
-        self._moving = asyncio.Lock()
+        #: Held from a seek to the read. A cancelled read goes on in its thread.
+        self._moving = threading.Lock()
 
     def __enter__(self) -> _Spool:
         return self
@@ -488,7 +489,7 @@ class _Spool:
 
     async def read(self, place: LinePlace) -> bytes:
         """Return a line."""
-        return await self._read(place.start, place.size)
+        return await self._call(self._read, place.start, place.size)
 
     async def lines(self) -> AsyncGenerator[LinePlace, None]:
         """Yield the places of the lines that are not blank."""
@@ -499,18 +500,18 @@ class _Spool:
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
         position = 0
-        while piece := await self._read(position, _PIECE_BYTES):
+        while piece := await self._call(self._read, position, _PIECE_BYTES):
             yield piece
             position += len(piece)
 
-    async def _read(self, position: int, size: int) -> bytes:
-        async with self._moving:
-            await self._call(self._file.seek, position)
-            return await self._call(self._file.read, size)
+    def _read(self, position: int, size: int) -> bytes:
+        with self._moving:
+            self._file.seek(position)
+            return self._file.read(size)
 
-    async def _call(self, method: Callable[[Any], _T], argument: object) -> _T:
+    async def _call(self, method: Callable[..., _T], *arguments: object) -> _T:
         try:
-            return await asyncio.to_thread(method, argument)
+            return await asyncio.to_thread(method, *arguments)
         except OSError as error:
             reason = disk_obstacle(error) or f"{error.strerror}"
             raise StoreError(f"The folder for temporary files: {reason}.") from None

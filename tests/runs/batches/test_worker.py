@@ -71,10 +71,12 @@ async def test_lines_of_all_batches_share_a_limited_memory(monkeypatch: Any) -> 
     """However many tenants have batches, and however long their lines wait to be repeated."""
     monkeypatch.setattr("antiphon.runs.batches.worker._MAX_BYTES", 3 * len(LINE))
     batches, worker = new_worker(lines_at_a_time=2)
-    waiting: list[str] = []
+    waiting, are_three = list[str](), asyncio.Event()
 
     async def execute(request: LineRequest) -> LineReply:
         waiting.append(request.tenant)
+        if len(waiting) == 3:
+            are_three.set()
         return LineReply(429, "req_1", b"{}")
 
     request = CreateBatch(input_file_id="", endpoint="/v1/responses", completion_window="24h")
@@ -85,8 +87,7 @@ async def test_lines_of_all_batches_share_a_limited_memory(monkeypatch: Any) -> 
         worker.serve(execute, lambda: 0)
         worker.start()
         async with asyncio.timeout(WAIT_S):
-            while len(waiting) < 3:
-                await asyncio.sleep(0.01)
+            await are_three.wait()
         for _ in range(100):
             await asyncio.sleep(0)
         await worker.drain()
