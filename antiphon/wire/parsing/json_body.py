@@ -41,7 +41,8 @@ class BodyLimits(Struct, frozen=True, kw_only=True):
 
     The last three stop bodies that are slow to parse: the parser holds the GIL, so all clients wait
     for it. They are checked before parsing, by counting brackets, colons and commas. Brackets and
-    colons inside strings count too, commas do not, because texts have many.
+    colons inside strings count too, commas do not, because texts have many. A prompt of token ids
+    has as many values as the context of a model, so ``values`` is above a million.
     """
 
     items: int = 10_000
@@ -50,7 +51,7 @@ class BodyLimits(Struct, frozen=True, kw_only=True):
     nesting: int = 64
     containers: int = 250_000
     members: int = 500_000
-    values: int = 1_000_000
+    values: int = 2_000_000
 
 
 DEFAULT_LIMITS = BodyLimits()
