@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
+import structlog
+
 from antiphon.backends.catalog import ModelCatalog
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
@@ -23,6 +25,8 @@ from antiphon.workers.context import WorkerContext
 
 from .clock import read_clock
 
+_log = structlog.get_logger(__name__)
+
 
 @asynccontextmanager
 async def loading_models(
@@ -32,7 +36,10 @@ async def loading_models(
     the loading, the ``async with`` block can open other parts of the server. At the end of the
     block, the models are closed. ``store``: what it no longer contains is first deleted from the
     states of prompts on disk."""
-    await _erase_unowned_prefixes(settings, store)
+    try:
+        await _erase_unowned_prefixes(settings, store)
+    except OSError as error:
+        _log.warning("unneeded states on disk cannot be deleted", reason=str(error))
     try:
         async with running(load_models(settings, worker)) as loading:
             # Let the task start. Its thread then reads the first model, while the block opens other

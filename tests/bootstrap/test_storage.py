@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from antiphon.bootstrap.app import open_app
 from antiphon.bootstrap.storage import files_blobs, open_encryptor
@@ -65,3 +66,7 @@ async def test_states_of_what_is_not_stored_are_deleted_at_the_start(tmp_path: P
     ]
     async with open_app(settings, log=log):
         assert [path.exists() for path in paths] == [True, True, False, False]
+    (tmp_path / "responses.db.prefixes" / "m" / "v1" / "folder.state").mkdir()
+    with capture_logs() as lines:
+        async with open_app(settings, log=log):
+            assert "cannot be deleted" in lines[0]["event"]
