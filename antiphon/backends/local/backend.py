@@ -45,7 +45,7 @@ from .text_completion import plain_text_parser, render_text
 
 __all__ = ["LocalBackend", "LocalReply"]
 
-#: Truncation drops about a multiple of this part of what a prompt may have.
+#: A step of truncation is the maximum size of a prompt, divided by this number.
 _TRUNCATION_STEPS = 4
 
 
@@ -240,11 +240,11 @@ class LocalBackend(Backend):
         raise context_length_exceeded()
 
     def _prompt_rooms(self, size: int, options: Options) -> Iterator[int]:
-        """Yield the most tokens that a truncated prompt shall have, best first. ``size``: tokens of
-        the whole prompt.
+        """Yield the maximum sizes of a truncated prompt in tokens, in the order in which they are
+        tried. ``size``: the size of the whole prompt.
 
-        If the engine caches prefixes, the tokens to drop are rounded up to whole steps. So the next
-        turns drop the same items, and continue the state of this prompt.
+        If the engine caches prefixes, the number of tokens to drop is first rounded up to whole
+        steps. The next turns then drop the same items, and continue the state of this prompt.
         """
         room = self.context_size - self._answer_room(options)
         if self._engine.capabilities.cached_tokens:
