@@ -41,16 +41,18 @@ _LEVELS = (
 
 
 class ModelListing(Struct, frozen=True, kw_only=True):
-    """Parameters that clients of Anthropic's API send. Without ``limit``, the list is whole."""
+    """Parameters for clients of Anthropic's API. Others get the whole list."""
 
     limit: Annotated[
-        int, Meta(ge=1, le=_MAX_LIMIT), Meta(description="The largest number of entries.")
+        int,
+        Meta(ge=1, le=_MAX_LIMIT),
+        Meta(description="For clients of Anthropic's API: the largest number of entries."),
     ] = _MAX_LIMIT
     after_id: PageStart = None
     before_id: PageEnd = None
     lifecycle: Annotated[
         tuple[Literal["active", "deprecated", "retired"], ...] | None,
-        Meta(description="All models here are `active`."),
+        Meta(description="For clients of Anthropic's API: all models here are `active`."),
     ] = None
 
 
