@@ -51,6 +51,7 @@ setting of some tables has the flag and the variable of the table itself: `--san
 In variables and flags, the elements of a list are separated by commas. Tables of tables, such as
 `[tenants.NAME]`, can be set only in the file, except `models` and `keys`. In every setting, a text
 `$NAME` is replaced by the environment variable `NAME`, also as an element of a list or of a table.
+What the variable contains is not replaced again.
 If a setting is unknown, or such a variable is not set or empty, the server does not start.
 `antiphon settings` prints every value and its origin.
 
