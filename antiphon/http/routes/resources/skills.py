@@ -50,14 +50,23 @@ _version = path_param("version")
 _LIMIT, _MESSAGES_LIMIT = 100, 1_000
 
 
-class SkillListing(Struct, frozen=True, kw_only=True):
+class VersionListing(Struct, frozen=True, kw_only=True):
     limit: Annotated[
-        int, Meta(ge=1, le=_MESSAGES_LIMIT), Meta(description="The largest number of entries.")
+        int,
+        Meta(ge=1, le=_MESSAGES_LIMIT),
+        Meta(
+            description=(
+                "The largest number of entries. Above 100 only for clients of Anthropic's API."
+            )
+        ),
     ] = 20
     order: PageOrder = "desc"
     after: PageStart = None
     before: PageEnd = None
     page: PageToken = None
+
+
+class SkillListing(VersionListing, frozen=True, kw_only=True):
     source: Annotated[
         str | None,
         Meta(
@@ -98,11 +107,11 @@ class SkillRoutes:
     )
     async def list(self, request: Request) -> Reply:
         """Return a page of the tenant's skills, by default newest first."""
-        tenant, (params, source) = tenant_of(request), _listing(request)
-        page = await self._skills.list(tenant, params)
+        tenant, query = tenant_of(request), read_query(request, SkillListing)
+        page = await self._skills.list(tenant, _page_params(request, query))
         if not is_messages_client(request.scope):
             return json_reply(page)
-        if source not in (None, "custom"):
+        if query.source not in (None, "custom"):
             return json_reply(MessageSkillPage(data=()))
         latest = await self._skills.latest_versions(tenant)
         data = tuple(
@@ -170,14 +179,15 @@ class SkillRoutes:
     @operation(
         f"GET {_SKILL}/versions",
         "listSkillVersions",
-        query=SkillListing,
+        query=VersionListing,
         answer=Page[SkillVersion],
         messages_answer=MessageSkillVersionPage,
         headers=(VERSION_HEADER,),
     )
     async def list_versions(self, request: Request) -> Reply:
         """Return a page of a skill's versions, by default newest first."""
-        page = await self._skills.list_versions(*_skill_key(request), _listing(request)[0])
+        params = _page_params(request, read_query(request, VersionListing))
+        page = await self._skills.list_versions(*_skill_key(request), params)
         is_message = is_messages_client(request.scope)
         return json_reply(message_version_page(page) if is_message else page)
 
@@ -233,14 +243,11 @@ def _version_reply(request: Request, version: SkillVersion) -> Reply:
     return json_reply(MessageSkillVersion.of(version) if is_message else version)
 
 
-def _listing(request: Request) -> tuple[PageParams, str | None]:
-    """Return the parameters of a list, and the source of the skills that it asks for."""
-    query = read_query(request, SkillListing)
+def _page_params(request: Request, query: VersionListing) -> PageParams:
     if query.limit > _LIMIT and not is_messages_client(request.scope):
         raise out_of_range("limit", "integer", query.limit, "<=", str(_LIMIT))
     after = query.after or page_cursor(query.page)
-    params = PageParams(limit=query.limit, order=query.order, after=after, before=query.before)
-    return params, query.source
+    return PageParams(limit=query.limit, order=query.order, after=after, before=query.before)
 
 
 def _files(form: multipart.FilesForm) -> Mapping[str, bytes]:
