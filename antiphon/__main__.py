@@ -10,8 +10,13 @@ import sys
 
 # ``python -m`` looks for modules in the working folder first, so a file ``json.py`` there would
 # take the place of Python's own module.
-if __name__ == "__main__" and not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:
-    del sys.path[0]
+if __name__ == "__main__" and not sys.flags.safe_path:
+    try:
+        _folder = os.getcwd()
+    except FileNotFoundError:  # it was deleted
+        _folder = ""
+    if sys.path[:1] == [_folder]:
+        del sys.path[0]
 
 import signal
 

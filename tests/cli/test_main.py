@@ -468,3 +468,14 @@ def test_files_in_the_working_folder_do_not_replace_modules(tmp_path: Path) -> N
     )
     assert ended.returncode == 2
     assert "unknown argument --no-such-flag" in ended.stderr
+
+
+def test_working_folder_may_be_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    command = ["sh", "-c", 'rmdir "$0" && exec "$@"', str(folder), sys.executable, "-m", "antiphon"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        [*command, "--version"], cwd=folder, env=environment, capture_output=True, timeout=WAIT_S
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
