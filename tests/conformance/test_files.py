@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -25,6 +26,7 @@ from antiphon.store.base import Store
 from tests.conformance.conftest import Clients, Serve
 from tests.conformance.server import NOW, Server
 from tests.http.conftest import counted
+from tests.resources.file_storage.test_migration import folder_blobs
 
 
 @pytest.mark.requirement("FILE-OBJECT")
@@ -235,11 +237,18 @@ async def _listed(server: Server) -> list[Any]:
     return list((await server.client.get("/v1/files")).json()["data"])
 
 
+@pytest.mark.parametrize("is_external", [False, True], ids=["in the store", "in a folder"])
 async def test_large_content_counts_as_memory_until_its_client_has_read_it(
-    store: Store, serve: Serve, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+    store: Store,
+    serve: Serve,
+    client_of: Clients,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    is_external: bool,
 ) -> None:
-    """Clients that download slowly hold the whole content."""
-    client = client_of(serve(on=store).app)
+    """Clients that download slowly hold the whole content, unless it is read in pieces."""
+    blobs = folder_blobs(tmp_path) if is_external else None
+    client = client_of(serve(on=store, blobs=blobs).app)
     held: list[int] = []
     hold = RequestContext.hold_memory
 
@@ -252,4 +261,4 @@ async def test_large_content_counts_as_memory_until_its_client_has_read_it(
         with monkeypatch.context() as patch:
             patch.setattr(RequestContext, "hold_memory", recorded)
             assert len((await client.files.content(file.id)).content) == size
-        assert held == expected
+        assert held == ([] if is_external else expected)

@@ -24,11 +24,6 @@ class StoredFile:
         self._blobs = blobs
         self.sha256 = content.sha256 if isinstance(content, BlobRef) else None
 
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether this object has the content. If not, it is read in pieces."""
-        return not isinstance(self._content, BlobRef)
-
     async def read(self, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
         """Yield the bytes from ``start`` up to, but not including, ``end``. Raises
         ``StoreError``."""
@@ -53,6 +48,11 @@ class ContentStore:
     def __init__(self, files: FileStore, blobs: Blobs | None = None) -> None:
         self._files = files
         self._blobs = blobs
+
+    @property
+    def is_external(self) -> bool:
+        """Whether contents are in external storage, from which they are read in pieces."""
+        return self._blobs is not None
 
     async def put(
         self, tenant: str, file: File, chunks: Chunks, limits: FileLimits = NO_LIMITS

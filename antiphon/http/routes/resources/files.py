@@ -153,13 +153,11 @@ class FileRoutes:
         """Return the content of a file, or a range of the content, as a download. Browsers save a
         download and do not render it, so HTML in a file cannot run scripts."""
         tenant, file_id = _file_key(request)
-        size = (await self._files.retrieve(tenant, file_id)).bytes
-        context = request_context(request.scope)
-        if size > SMALL_BYTES:  # the client may read slowly
-            await context.hold_memory(size)
+        if not self._files.contents.is_external:
+            size = (await self._files.retrieve(tenant, file_id)).bytes
+            if size > SMALL_BYTES:  # all of it is in memory, and the client may read slowly
+                await request_context(request.scope).hold_memory(size)
         stored = await self._files.open(tenant, file_id)
-        if not stored.is_in_memory:
-            context.keep_memory(0)
         if (url := await self._files.download_url(stored)) is not None:
             return Reply(status_code=307, headers={"location": url})
         return await download_reply(request, stored)
