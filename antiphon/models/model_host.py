@@ -21,6 +21,7 @@ from antiphon.engines.hosted.engine import EngineDescription, describe_engine
 from antiphon.errors import SetupError
 from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, Prompt
+from antiphon.support.encoding_work import encode_in_thread
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 
 from .catalog import Catalog
@@ -99,7 +100,7 @@ class ModelHostSession:
             if len(text) <= _SHORT_TEXT:
                 ids = encode(text, special=special)
             else:
-                ids = await asyncio.to_thread(encode, text, special=special)
+                ids = await encode_in_thread(encode, text, special=special)
         packed = array("I", ids)
         if sys.byteorder == "big":
             packed.byteswap()

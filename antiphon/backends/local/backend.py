@@ -34,6 +34,7 @@ from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, Constraint, Prompt
 from antiphon.stream.deltas import Delta, Finish, FinishReason, Open
 from antiphon.stream.kinds import KINDS
+from antiphon.support.encoding_work import encode_in_thread, limit_ids
 from antiphon.support.push import send
 from antiphon.wire.items import Item, is_model_call
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
@@ -47,6 +48,8 @@ __all__ = ["LocalBackend", "LocalReply"]
 
 #: A step of truncation is the maximum size of a prompt, divided by this number.
 _TRUNCATION_STEPS = 4
+#: Ids that are encoded at most, as a multiple of the context: a dialect may encode a text twice.
+_MAX_ENCODED = 2
 
 
 class LocalBackend(Backend):
@@ -174,7 +177,7 @@ class LocalBackend(Backend):
         """Prepare a text completion. Raises ``InvalidRequest`` if the engine does not support the
         options or the text is invalid."""
         self._check(options)
-        rendered = await asyncio.to_thread(render_text, self._engine, prompt)
+        rendered = await encode_in_thread(render_text, self._engine, prompt)
         return self._reply(rendered, (), options)
 
     def _check(self, options: Options) -> None:
@@ -190,13 +193,13 @@ class LocalBackend(Backend):
         tokens that images take in addition to the prompt's ids.
         """
         # Rendering and encoding a long conversation would block the event loop for too long.
-        rendered, dropped_ids = await asyncio.to_thread(self._render, conversation, options, {})
+        rendered, dropped_ids = await encode_in_thread(self._render, conversation, options, {})
         images, engine = rendered.prompt.images, self._engine
         if not images or not isinstance(engine, ImageMeasurer):
             return rendered, dropped_ids, 0
         sizes = {image.content: await engine.image_tokens(image) for image in images}
         if _prompt_size(rendered, sizes) >= self.context_size:
-            rendered, dropped_ids = await asyncio.to_thread(
+            rendered, dropped_ids = await encode_in_thread(
                 self._render, conversation, options, sizes
             )
         return rendered, dropped_ids, _prompt_size(rendered, sizes) - len(rendered.prompt.ids)
@@ -223,7 +226,11 @@ class LocalBackend(Backend):
     ) -> tuple[Rendered, tuple[str, ...]]:
         """Render the conversation. Truncate it if it is too long and the request allows truncation.
         ``sizes``: content of an image → its number of tokens."""
-        rendered = self._dialect.render(conversation, options)
+        if options.truncate:
+            rendered = self._dialect.render(conversation, options)
+        else:
+            with limit_ids(_MAX_ENCODED * self.context_size):
+                rendered = self._dialect.render(conversation, options)
         if _prompt_size(rendered, sizes) < self.context_size:
             if self._engine.capabilities.uses_heads:
                 rendered = self._heads.add_head(rendered, conversation, options)

@@ -8,6 +8,7 @@ from antiphon.dialects.parser.parser import FormatParser
 from antiphon.engines.base import Engine
 from antiphon.errors import context_length_exceeded, invalid_field
 from antiphon.inference.tokens import Prompt, Tokenizer
+from antiphon.support.encoding_work import limit_ids
 
 
 def render_text(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
@@ -25,7 +26,9 @@ def render_text(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
         bos = card.bos_token or "" if card.add_bos else ""
         text = prompt if prompt.startswith(bos) else bos + prompt
         # An empty prompt becomes the BOS token.
-        ids = tuple(tokenizer.encode(text or card.bos_token or card.eos_token or "", special=True))
+        text = text or card.bos_token or card.eos_token or ""
+        with limit_ids(card.context_size):
+            ids = tuple(tokenizer.encode(text, special=True))
     else:
         ids = prompt
         if any(not 0 <= id < tokenizer.size for id in ids):

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from antiphon.errors import SetupError
+from antiphon.support.encoding_work import count_ids
 from antiphon.support.installation import needs_extra
 
 from .long_words import split_long_words
@@ -180,6 +181,9 @@ class LlamaTokenizer:
         self.size: int = self._library.vocab_n_tokens(self._vocabulary)
         self._pieces: dict[int, bytes] = {}
         self.special, self.end_ids, self._user_defined = self._look_up_special()
+        #: Matches nothing if a special token has several words.
+        has_spaces = any(" " in literal.strip() for literal in self.special)
+        self._word_start = re.compile("(?!)" if has_spaces else "(?<=[A-Za-z]) (?=[A-Za-z])")
         self._turn_ends = re.compile("|".join(map(re.escape, self._dividing())) or "(?!)")
 
     @property
@@ -212,13 +216,31 @@ class LlamaTokenizer:
         if not self._splits_words:
             return self._tokens(text, special)
         parts = split_long_words(text, self.special if special else {})
-        if special and len(text) > _PIECE_CHARS:
-            parts = (
-                piece
-                for part in parts
-                for piece in split_at_turns(part, self._turn_ends, _PIECE_CHARS)
-            )
-        return [id for part in parts for id in self._tokens(part, special)]
+        if len(text) > _PIECE_CHARS:
+            if special:
+                parts = (
+                    piece
+                    for part in parts
+                    for piece in split_at_turns(part, self._turn_ends, _PIECE_CHARS)
+                )
+            parts = (piece for part in parts for piece in self._windows(part))
+        ids: list[int] = []
+        for part in parts:
+            made = self._tokens(part, special)
+            count_ids(len(made))
+            ids += made
+        return ids
+
+    def _windows(self, text: str) -> Iterator[str]:
+        """Yield a text without turns in pieces of bounded work. Vocabularies with words begin a
+        word at a space between two letters, so the ids are the same."""
+        start = 0
+        while len(text) - start > 2 * _PIECE_CHARS:
+            if (space := self._word_start.search(text, start + _PIECE_CHARS)) is None:
+                break
+            yield text[start : space.start()]
+            start = space.start()
+        yield text[start:]
 
     def _tokens(self, text: str, special: bool) -> list[int]:
         spelled = text.encode("utf-8", "replace")

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from antiphon.engines.llama import tokenizer as module
 from antiphon.engines.llama.tokenizer import LlamaTokenizer, split_at_turns
-from antiphon.errors import SetupError
+from antiphon.errors import InvalidRequest, SetupError
+from antiphon.support.encoding_work import count_ids, encode_in_thread, limit_ids
 from tests.hypothesis_settings import examples
 from tests.real.embedded_model import smollm2
 
@@ -77,6 +78,39 @@ def test_long_texts_are_encoded_as_whole_ones(tokenizer: LlamaTokenizer, turns: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_PIECE_CHARS", 5)
         assert tokenizer.encode(text, special=True) == whole
+
+
+@examples(50)
+@given(words=st.lists(st.sampled_from([*PARTS, "cat", " sat", " on", "."]), max_size=60))
+def test_long_texts_without_turns_are_encoded_as_whole_ones(
+    tokenizer: LlamaTokenizer, words: list[str]
+) -> None:
+    text = "".join(words)
+    for special in (True, False):
+        whole = tokenizer.encode(text, special=special)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "_PIECE_CHARS", 5)
+            assert tokenizer.encode(text, special=special) == whole
+
+
+@pytest.mark.parametrize("text", ["a cat sat " * 20_000, "a" * 200_000, "<|im_end|>x\n" * 20_000])
+async def test_texts_that_are_too_long_are_not_encoded_to_their_end(
+    tokenizer: LlamaTokenizer, text: str
+) -> None:
+    counts: list[int] = []
+
+    def count(ids: int) -> None:
+        counts.append(ids)
+        count_ids(ids)
+
+    def encode() -> None:
+        with pytest.MonkeyPatch.context() as patch, limit_ids(1000):
+            patch.setattr(module, "count_ids", count)
+            tokenizer.encode(text, special=True)
+
+    with pytest.raises(InvalidRequest):
+        await encode_in_thread(encode)
+    assert len(text) / sum(counts) > 5, counts
 
 
 @examples(200)
