@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -79,21 +79,27 @@ def local_files(model: Model, settings: Settings) -> tuple[Path, ...]:
     return () if found is None else model_files(found)
 
 
-def delete_files(model: Model, settings: Settings, others: Iterable[Model] = ()) -> bool:
-    """Delete the downloaded files of a model. Returns False and deletes nothing if the model has no
-    files in the setting ``cache_dir``, because other files belong to the operator, or if one of
-    ``others`` uses the same files."""
+def deletable_files(
+    model: Model, settings: Settings, others: Iterable[Model] = ()
+) -> tuple[Path, ...]:
+    """Return the downloaded files of a model. Returns none if the model has no files in the setting
+    ``cache_dir``, because other files belong to the operator, or if one of ``others`` uses the same
+    files."""
     files = local_files(model, settings)
     cache = settings.cache_dir.resolve()
-    if not files or not all(file.resolve().is_relative_to(cache) for file in files):
-        return False
+    if not all(file.resolve().is_relative_to(cache) for file in files):
+        return ()
     if any(not set(files).isdisjoint(local_files(other, settings)) for other in others):
-        return False
+        return ()
+    return files
+
+
+def delete_files(files: Sequence[Path]) -> None:
+    """Delete the downloaded files of a model."""
     for file in files:
         file.unlink(missing_ok=True)
     # Without its mark, a folder counts as not completely downloaded.
     (files[0].parent / COMPLETE_MARK).unlink(missing_ok=True)
-    return True
 
 
 async def estimate_memory(model: Model, settings: Settings) -> int:

@@ -34,7 +34,14 @@ from antiphon.wire.admin.managed_models import (
 )
 from antiphon.wire.models import ModelStatus
 
-from .files import delete_files, estimate_memory, fetch_files, has_files, local_files
+from .files import (
+    deletable_files,
+    delete_files,
+    estimate_memory,
+    fetch_files,
+    has_files,
+    local_files,
+)
 
 #: Seconds between two progress events of one file.
 _PROGRESS_INTERVAL_S = 0.2
@@ -130,9 +137,14 @@ class ModelManager:
         if another model uses them, too."""
         configured = self._find(name)
         if configured.on_demand is not None and has_files(configured.model):
-            await configured.on_demand.unload()
             others = [each.model for each in self._configured_models if each is not configured]
-            if await asyncio.to_thread(delete_files, configured.model, self._settings, others):
+            files = await asyncio.to_thread(
+                deletable_files, configured.model, self._settings, others
+            )
+            # A model whose files stay goes on to answer requests.
+            if files:
+                await configured.on_demand.unload()
+                await asyncio.to_thread(delete_files, files)
                 return await self._describe(configured)
         raise Forbidden(
             f"The model '{configured.name}' has no files of its own that this server has"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
@@ -18,7 +19,7 @@ from antiphon.http.middleware.auth import AuthConfig
 from antiphon.limits.key_ring import AuthKey
 from antiphon.models import files
 from antiphon.models.catalog import Catalog, load
-from antiphon.models.files import delete_files
+from antiphon.models.files import deletable_files, delete_files
 from tests.conformance.documented import DocumentedClient, record_query
 from tests.models.test_files import tiny_gguf
 
@@ -127,9 +128,10 @@ async def test_downloaded_files_are_deleted(
 def test_files_of_two_models_are_kept(downloaded: Path, tmp_path: Path) -> None:
     settings = Settings(cache_dir=tmp_path / "cache")
     one, other = Model(source="owner/repo:Q4_0"), Model(source="hf:owner/repo/m-Q4_0.gguf")
-    assert not delete_files(one, settings, [other])
-    assert downloaded.exists()
-    assert delete_files(one, settings, [Model(source="owner/other:Q4_0")])
+    assert not deletable_files(one, settings, [other])
+    files = deletable_files(one, settings, [Model(source="owner/other:Q4_0")])
+    assert files == (downloaded,)
+    delete_files(files)
     assert not downloaded.exists()
 
 
@@ -141,7 +143,13 @@ async def test_ollama_names_a_model_that_does_not_exist(client: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["absent", "file", "far", "later"])
-async def test_other_files_are_not_deleted(client: Any, tmp_path: Path, name: str) -> None:
+async def test_other_files_are_not_deleted(
+    client: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unload(backend: OnDemandBackend) -> None:
+        raise AssertionError("a refused deletion has unloaded the model")
+
+    monkeypatch.setattr(OnDemandBackend, "unload", unload)
     answer = await client.delete(f"/v1/models/{name}")
     assert answer.status_code == 403
     assert "Only such files can be deleted" in answer.json()["error"]["message"]
