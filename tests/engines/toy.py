@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.engines.common.token_masks import TokenMask, TokenMaskFactory
+from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.huggingface.model_folder import read_folder
 from tests.tiny_models.tiny_tools import FOLDER
 
@@ -36,7 +36,7 @@ class Toy:
     """One generation. Its parameters have the names of vLLM. ``stops``: token ids
     that end the generation."""
 
-    grammars = TokenMaskFactory(FOLDER / "tokenizer.json", SIZE, sorted(TOKENIZER.end_ids))
+    grammars = GrammarTracker(TOKENIZER)
 
     def __init__(
         self,
@@ -60,7 +60,9 @@ class Toy:
         self._bias = bias or {}
         self._presence, self._frequency = presence, frequency
         self._forbidden = forbidden
-        self._mask: TokenMask | None = None if grammar is None else self.grammars.mask(grammar)
+        self._grammar = None
+        if grammar is not None:
+            self._grammar = self.grammars.start(grammar, (), TOKENIZER.end_ids)
 
     def next(self, alternatives: int | None) -> tuple[int, dict[int, float]]:
         """Return the next token id. If requested, also return the log-probabilities of the most
@@ -72,8 +74,8 @@ class Toy:
         if alternatives is not None:
             best = sorted(range(SIZE), key=lambda id: -logits[id])[:alternatives]
             known = {id: logits[id] - total for id in (*best, token)}
-        if self._mask is not None:
-            self._mask.accept(token)
+        if self._grammar is not None:
+            assert self._grammar.accept((token,))
         self.ids.append(token)
         self.new.append(token)
         return token, known
@@ -90,8 +92,8 @@ class Toy:
             shaped[id] += bias
         for id in self._forbidden:
             shaped[id] = -math.inf
-        if self._mask is not None:
-            for id, no in enumerate(self._mask.forbidden_tokens()):
+        if self._grammar is not None:
+            for id, no in enumerate(self._grammar.forbidden_tokens(SIZE)):
                 if no:
                     shaped[id] = -math.inf
         return shaped

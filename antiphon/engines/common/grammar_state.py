@@ -176,6 +176,16 @@ class GrammarState:
         """Whether the grammar allows the output to end in this state."""
         return bool(self._matcher.is_accepting())
 
+    def forbidden_tokens(self, size: int) -> Any:
+        """Return a numpy array with one bool for each of the ``size`` logits of a model: True if
+        the token may not come next. A model may have more logits than tokens. Raises
+        ``BackendError`` if the grammar has exceeded its limits."""
+        import numpy
+
+        mask = numpy.frombuffer(self._mask(), dtype=numpy.uint8)
+        self.check_budget()
+        return numpy.unpackbits(mask, count=size, bitorder="little") == 0
+
     def measure(self, ids: Sequence[int]) -> int:
         """Advance the state as ``accept`` does, and add to ``spent_s`` what an engine needs that
         computes a mask after each of the ids. Return the number of ids that match."""

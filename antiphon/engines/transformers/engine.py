@@ -16,18 +16,19 @@ from typing import Any
 import msgspec
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
+from antiphon.engines.common.grammar_state import GrammarState, GrammarTracker
 from antiphon.engines.common.pillow_images import require_pillow
 from antiphon.engines.common.request_checks import (
     check_constraint,
     check_request,
     images_unsupported_error,
+    sampling_values,
     too_long_error,
 )
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.thread_channel import ThreadChannel
-from antiphon.engines.common.token_masks import TokenMaskFactory
 from antiphon.engines.huggingface.model_folder import read_folder
-from antiphon.errors import BackendError, SetupError, first_line
+from antiphon.errors import BackendError, InvalidRequest, SetupError, first_line
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
@@ -84,15 +85,11 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Tra
         batch_runner = await asyncio.to_thread(
             _create_batch_runner, model, card, options.parallel, batching == "paged"
         )
-    mask_factory = await asyncio.to_thread(
-        _create_mask_factory, folder, model, model_folder.tokenizer
-    )
     return TransformersEngine(
         model,
         model_folder.tokenizer,
         card,
         batch_runner,
-        mask_factory,
         parallel=options.parallel,
         image_processor=image_processor,
     )
@@ -169,11 +166,6 @@ def _create_batch_runner(
         return None
 
 
-def _create_mask_factory(folder: Path, model: Any, tokenizer: Tokenizer) -> TokenMaskFactory:
-    size = int(model.config.get_text_config().vocab_size)
-    return TokenMaskFactory(folder / "tokenizer.json", size, sorted(tokenizer.end_ids))
-
-
 class TransformersEngine:
     """``Engine`` that runs one transformers model. ``load`` creates it. Use it on one event loop
     only."""
@@ -184,7 +176,6 @@ class TransformersEngine:
         tokenizer: Tokenizer,
         card: ModelCard,
         batch_runner: BatchRunner | None,
-        mask_factory: TokenMaskFactory,
         *,
         parallel: int,
         image_processor: ImageProcessor | None,
@@ -198,7 +189,7 @@ class TransformersEngine:
             else None
         )
         self._image_processor = image_processor
-        self._mask_factory = mask_factory
+        self._grammars = GrammarTracker(tokenizer)
         # A paged cache holds ``parallel`` generations. Further requests wait here, where they can
         # be cancelled.
         self._capacity = FairLimiter(parallel)
@@ -218,15 +209,15 @@ class TransformersEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         accepts_images = self._image_processor is not None
         check_request(prompt, sampling, self.card, self.tokenizer, accepts_images=accepts_images)
-        check_constraint(sampling.constraint)
         image_tokens = sum([await self.image_tokens(image) for image in prompt.images])
         context_left = self.card.context_size - len(prompt.ids) - image_tokens
         if context_left < 1:
             raise too_long_error(len(prompt.ids) + image_tokens, self.card)
+        grammar = await self._grammar(sampling)
         async with self._capacity.slot(sampling.tenant):
             if self._closed:
                 raise BackendError("The engine is closed.")
-            generation = self._generation(prompt, sampling, context_left)
+            generation = self._generation(prompt, sampling, context_left, grammar)
             self._running.add(generation)
             cancel = self._start(generation)
             try:
@@ -251,14 +242,28 @@ class TransformersEngine:
             raise images_unsupported_error()
         return await asyncio.to_thread(self._image_processor.extra_tokens, image)
 
-    def _generation(self, prompt: Prompt, sampling: Sampling, context_left: int) -> Generation:
-        constraint = sampling.constraint
+    async def _grammar(self, sampling: Sampling) -> GrammarState | None:
+        """Return the first state of the request's grammar, or None if it has no grammar."""
+        check_constraint(sampling.constraint)
+        if sampling.constraint is None:
+            return None
+        lark, end_ids = sampling.constraint.lark, self.tokenizer.end_ids
+        grammar = await asyncio.to_thread(self._grammars.start, lark, (), end_ids)
+        if grammar is None:
+            raise InvalidRequest(
+                "The grammar cannot be used: this model has no end token.", code="invalid_grammar"
+            )
+        return grammar
+
+    def _generation(
+        self, prompt: Prompt, sampling: Sampling, context_left: int, grammar: GrammarState | None
+    ) -> Generation:
         sampler = Sampler(
             sampling,
             prompt.ids,
-            defaults=self.card.generation,
+            values=sampling_values(sampling, self.card),
             end_ids=self.tokenizer.end_ids,
-            mask=None if constraint is None else self._mask_factory.mask(constraint.lark),
+            grammar=grammar,
         )
         stop_conditions = StopConditions(self.tokenizer, sampling, context_left)
         return Generation(

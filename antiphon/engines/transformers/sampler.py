@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from antiphon.engines.base import Sampling
-from antiphon.engines.common.token_masks import TokenMask
+from antiphon.engines.common.grammar_state import GrammarState
+from antiphon.errors import BackendError
 from antiphon.inference.tokens import Alternative, TokenLogprob
 
 if TYPE_CHECKING:
@@ -21,11 +22,9 @@ _NEG_INF = float("-inf")
 class Sampler:
     """The sampler of one generation.
 
-    ``prompt``: the ids of the prompt, for the repetition penalty. ``defaults``: the sampling values
-    from the model's files, by Hugging Face's field names. A default applies if the request does not
-    set the value. ``end_ids``: the ids of the end tokens, which are masked if the request sets
-    ``ignore_eos``. ``mask``: computes the tokens that the request's grammar forbids; None if the
-    request has no grammar.
+    ``prompt``: the ids of the prompt, for the repetition penalty. ``values``: see
+    ``sampling_values``. ``end_ids``: the ids of the end tokens, which are masked if the request
+    sets ``ignore_eos``. ``grammar``: the state of the request's grammar; None if it has none.
     """
 
     def __init__(
@@ -33,24 +32,21 @@ class Sampler:
         sampling: Sampling,
         prompt: Collection[int],
         *,
-        defaults: Mapping[str, Any],
+        values: Mapping[str, Any],
         end_ids: Collection[int],
-        mask: TokenMask | None = None,
+        grammar: GrammarState | None = None,
     ) -> None:
         import torch
 
         self._sampling = sampling
-        self._mask = mask
-
-        def value(name: str, default: float) -> float:
-            requested = getattr(sampling, name)
-            return float(requested if requested is not None else defaults.get(name) or default)
-
-        self._temperature = value("temperature", 1.0)
-        self._top_k = int(value("top_k", 0))
-        self._top_p = value("top_p", 1.0)
-        self._min_p = value("min_p", 0.0)
-        self._repetition_penalty = value("repetition_penalty", 1.0)
+        self._grammar = grammar
+        self._temperature: float = values.get("temperature", 1.0)
+        self._top_k: int = values.get("top_k", 0)
+        self._top_p: float = values.get("top_p", 1.0)
+        self._min_p: float = values.get("min_p", 0.0)
+        self._presence_penalty: float = values.get("presence_penalty", 0.0)
+        self._frequency_penalty: float = values.get("frequency_penalty", 0.0)
+        self._repetition_penalty: float = values.get("repetition_penalty", 1.0)
         self._bias = dict(sampling.logit_bias)
         if sampling.ignore_eos:
             self._bias.update(dict.fromkeys(end_ids, _NEG_INF))
@@ -68,8 +64,8 @@ class Sampler:
         logprobs = None if self._sampling.logprobs is None else logits.log_softmax(-1)
         self._adjust(logits)
         token = int(logits.argmax()) if self._temperature == 0 else self._sample(logits)
-        if self._mask is not None:
-            self._mask.accept(token)
+        if self._grammar is not None and not self._grammar.accept((token,)):
+            raise BackendError("The grammar failed: it does not match the sampled token.")
         self._count(token)
         return (
             TokenLogprob(token, 0.0) if logprobs is None else self._token_logprob(logprobs, token)
@@ -90,13 +86,12 @@ class Sampler:
         for token, bias in self._bias.items():
             if 0 <= token < len(logits):
                 logits[token] += bias
-        if self._mask is not None:
-            forbidden = torch.from_numpy(self._mask.forbidden_tokens()).to(logits.device)
-            logits.masked_fill_(forbidden, _NEG_INF)
+        if self._grammar is not None:
+            forbidden = torch.from_numpy(self._grammar.forbidden_tokens(len(logits)))
+            logits.masked_fill_(forbidden.to(logits.device), _NEG_INF)
 
     def _penalize(self, logits: Tensor) -> None:
-        presence = self._sampling.presence_penalty or 0.0
-        frequency = self._sampling.frequency_penalty or 0.0
+        presence, frequency = self._presence_penalty, self._frequency_penalty
         if presence or frequency:
             for token, count in self._counts.items():
                 logits[token] -= presence + frequency * count
