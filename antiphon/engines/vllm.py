@@ -146,9 +146,7 @@ class VllmEngine:
         )
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        check_request(
-            prompt, sampling, self.card, self.tokenizer, accepts_images=self._accepts_images
-        )
+        check_request(self, prompt, sampling)
         check_constraint(sampling.constraint)
         image_tokens = sum([await self.image_tokens(image) for image in prompt.images])
         context_left = self.card.context_size - len(prompt.ids) - image_tokens
@@ -240,8 +238,6 @@ class VllmEngine:
             return None
         from vllm.lora.request import LoRARequest
 
-        if name not in self._adapters:
-            raise InvalidRequest(f"There is no adapter {name!r}.", param="model")
         number, path = self._adapters[name]
         return LoRARequest(name, number, path)
 

@@ -25,7 +25,7 @@ class CountingEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         # Reject prompts that are too long, and images.
-        check_request(prompt, sampling, self.card, self.tokenizer)
+        check_request(self, prompt, sampling)
         # Stop at the limit of tokens, at an end token or at a stop string.
         context_left = self.card.context_size - len(prompt.ids)
         conditions = StopConditions(self.tokenizer, sampling, context_left)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.dialects.grammar.json_schema import short_grammar_fault
-from antiphon.engines.base import Sampling
+from antiphon.engines.base import Engine, Sampling
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest
 from antiphon.inference.tokens import Constraint, ModelCard, Prompt, Tokenizer
 
@@ -30,29 +30,25 @@ _SAMPLING_FIELDS = (
 )
 
 
-def check_request(
-    prompt: Prompt,
-    sampling: Sampling,
-    card: ModelCard,
-    tokenizer: Tokenizer,
-    *,
-    accepts_images: bool = False,
-) -> None:
-    """Check a request against the model's limits.
+def check_request(engine: Engine, prompt: Prompt, sampling: Sampling) -> None:
+    """Check a request against the limits and the capabilities of ``engine``.
 
     Raises ``InvalidRequest`` for an empty prompt, a prompt that fills the whole context, an output
-    limit below one token, and images that the engine does not accept. Raises ``BackendError`` for
-    ids outside the vocabulary.
+    limit below one token, an unknown adapter, and images that the engine does not accept. Raises
+    ``BackendError`` for ids outside the vocabulary.
     """
+    card, capabilities = engine.card, engine.capabilities
     if not prompt.ids:
         raise InvalidRequest("The prompt is empty.", param="input")
     if sampling.max_tokens < 1:
         raise InvalidRequest("At least one output token is required.", param="max_output_tokens")
     if len(prompt.ids) >= card.context_size:
         raise too_long_error(len(prompt.ids), card)
-    if prompt.images and not accepts_images:
+    if prompt.images and capabilities.images is None:
         raise images_unsupported_error()
-    if min(prompt.ids) < 0 or max(prompt.ids) >= tokenizer.size:
+    if sampling.adapter is not None and sampling.adapter not in capabilities.adapters:
+        raise InvalidRequest(f"There is no adapter {sampling.adapter!r}.", param="model")
+    if min(prompt.ids) < 0 or max(prompt.ids) >= engine.tokenizer.size:
         raise BackendError("The prompt has token ids outside the model's vocabulary.")
 
 

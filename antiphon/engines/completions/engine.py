@@ -88,7 +88,7 @@ async def load(
             images=None if encoder is None else encoder.image_mode,
             seed=flavour.capabilities.seed
             or properties.get("enable_deterministic_inference") is True,
-            adapters=_adapters(flavour, listed) | frozenset(adapters),
+            adapters=_adapters(flavour, listed),
         )
         flavour = replace(flavour, capabilities=capabilities)
         make_engine = partial(
@@ -131,9 +131,11 @@ class CompletionsEngine:
         image_encoder: ImageRequestEncoder | None = None,
         constraint_syntax: ConstraintSyntax | None = None,
     ) -> None:
-        self._constraint_encoder = ConstraintEncoder(constraint_syntax, tokenizer)
-        self.capabilities = self._constraint_encoder.capabilities(flavour.capabilities)
         self._adapters = adapters or {}
+        listed = flavour.capabilities
+        listed = replace(listed, adapters=listed.adapters | frozenset(self._adapters))
+        self._constraint_encoder = ConstraintEncoder(constraint_syntax, tokenizer)
+        self.capabilities = self._constraint_encoder.capabilities(listed)
         self._image_encoder = image_encoder
         self._image_token_cache = ImageTokenCache()
         self._upstream = upstream
@@ -148,8 +150,7 @@ class CompletionsEngine:
         self._url = f"{base}/{flavour.path}"
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        accepts_images = self._image_encoder is not None
-        check_request(prompt, sampling, self.card, self.tokenizer, accepts_images=accepts_images)
+        check_request(self, prompt, sampling)
         generation = ResumableGeneration(
             prompt,
             sampling,

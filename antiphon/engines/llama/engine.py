@@ -35,7 +35,6 @@ from antiphon.engines.gguf.reader import read_gguf
 from antiphon.errors import (
     BackendError,
     EngineLost,
-    InvalidRequest,
     LoadInterrupted,
     SetupError,
     UnreadableImage,
@@ -295,7 +294,9 @@ class LlamaEngine:
         )
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        self._check(prompt, sampling)
+        check_request(self, prompt, sampling)
+        check_constraint(sampling.constraint)
+        check_image_positions(prompt)
         await self._start_process()
         marks = _prompt_marks(prompt)
         group = StateGroup(sampling.prefix_salt, sampling.adapter)
@@ -453,14 +454,6 @@ class LlamaEngine:
             raise UnreadableImage(error.message.rstrip("."), image.content) from None
         except OSError:
             raise EngineLost from None
-
-    def _check(self, prompt: Prompt, sampling: Sampling) -> None:
-        accepts_images = self._detokenizer is not None
-        check_request(prompt, sampling, self.card, self.tokenizer, accepts_images=accepts_images)
-        check_constraint(sampling.constraint)
-        if sampling.adapter is not None and sampling.adapter not in self._adapters:
-            raise InvalidRequest(f"There is no adapter {sampling.adapter!r}.", param="model")
-        check_image_positions(prompt)
 
     @property
     def threads(self) -> int:

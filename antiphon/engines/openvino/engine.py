@@ -179,7 +179,7 @@ class OpenvinoEngine:
         )
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        check_request(prompt, sampling, self.card, self.tokenizer)
+        check_request(self, prompt, sampling)
         context_left = self.card.context_size - len(prompt.ids)
         grammar = await self._grammar(sampling)
         async with self._capacity.slot(sampling.tenant):

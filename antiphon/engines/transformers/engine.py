@@ -207,8 +207,7 @@ class TransformersEngine:
         )
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        accepts_images = self._image_processor is not None
-        check_request(prompt, sampling, self.card, self.tokenizer, accepts_images=accepts_images)
+        check_request(self, prompt, sampling)
         image_tokens = sum([await self.image_tokens(image) for image in prompt.images])
         context_left = self.card.context_size - len(prompt.ids) - image_tokens
         if context_left < 1:
