@@ -3,6 +3,7 @@ sampling values and the stop tokens for the generation."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from antiphon.dialects.grammar.json_schema import short_grammar_fault
@@ -11,15 +12,18 @@ from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidReques
 from antiphon.inference.tokens import Constraint, ModelCard, Prompt, Tokenizer
 
 __all__ = [
+    "SAMPLING_FIELDS",
     "check_constraint",
     "check_request",
     "images_unsupported_error",
+    "requested_values",
     "sampling_values",
     "stop_token_ids",
     "too_long_error",
 ]
 
-_SAMPLING_FIELDS = (
+#: The fields of ``Sampling`` that most engines and servers have under the same name.
+SAMPLING_FIELDS = (
     "temperature",
     "top_p",
     "top_k",
@@ -78,8 +82,14 @@ def sampling_values(sampling: Sampling, card: ModelCard) -> dict[str, Any]:
     A value that the request does not set comes from the model's files. A value that is set in
     neither place is left out.
     """
-    requested = {name: getattr(sampling, name) for name in _SAMPLING_FIELDS}
-    values = {name: card.generation.get(name) if v is None else v for name, v in requested.items()}
+    defaults = {name: card.generation.get(name) for name in SAMPLING_FIELDS}
+    values = {**defaults, **requested_values(sampling)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def requested_values(sampling: Sampling, names: Sequence[str] = SAMPLING_FIELDS) -> dict[str, Any]:
+    """Return those of the fields ``names`` that the request sets, by name."""
+    values = {name: getattr(sampling, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.common.request_checks import SAMPLING_FIELDS, requested_values
 from antiphon.engines.llama.completion import completion_fields
 
 from .stream_parser import (
@@ -20,7 +21,6 @@ from .stream_parser import (
     LlamaParser,
     SglangParser,
     StreamRequest,
-    TensorrtParser,
     VllmParser,
 )
 
@@ -48,25 +48,6 @@ class CompletionsFlavour(Struct, frozen=True, kw_only=True):
     has_adapters: bool = False
 
 
-#: Fields of ``Sampling`` with the same name on most servers. A field with the value None is left
-#: out of the request, so the server uses its default.
-_COMMON_FIELDS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-)
-
-
-def _non_null_fields(sampling: Sampling, names: tuple[str, ...] = _COMMON_FIELDS) -> dict[str, Any]:
-    values = {name: getattr(sampling, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def _scheduling_fields(sampling: Sampling) -> dict[str, Any]:
     """Return vLLM's request fields for its queue and its prefix cache."""
     fields = {"priority": sampling.priority, "cache_salt": sampling.prefix_salt}
@@ -78,7 +59,10 @@ def _bias(sampling: Sampling) -> dict[str, float]:
 
 
 def _sampling_params(sampling: Sampling) -> dict[str, Any]:
-    params = {"max_tokens": sampling.max_tokens, **_non_null_fields(sampling)}
+    params = {
+        "max_tokens": sampling.max_tokens,
+        **requested_values(sampling, (*SAMPLING_FIELDS, "seed")),
+    }
     if sampling.stop_ids:
         params["stop_token_ids"] = sampling.stop_ids
     if sampling.logit_bias:
@@ -160,7 +144,7 @@ def _sglang_body(request: StreamRequest) -> Mapping[str, Any]:
     }
     body |= {
         _SGLANG_NAMES[n]: v
-        for n, v in _non_null_fields(sampling, ("adapter", "prefix_salt")).items()
+        for n, v in requested_values(sampling, ("adapter", "prefix_salt")).items()
     }
     if sampling.priority is not None:
         body["priority"] = -sampling.priority  # SGLang runs higher values first
@@ -232,7 +216,7 @@ FLAVOURS: Mapping[str, CompletionsFlavour] = {
         # The log-probabilities of TensorRT-LLM carry no token ids.
         capabilities=msgspec.structs.replace(_COMMON_CAPABILITIES, max_logprobs=None),
         encode=_tensorrt_body,
-        make_parser=TensorrtParser,
+        make_parser=VllmParser,
         usage_after_finish=True,
     ),
     "llama-server": CompletionsFlavour(

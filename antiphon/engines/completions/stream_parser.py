@@ -113,8 +113,9 @@ _decode_completion = msgspec.json.Decoder(_Completion).decode
 
 
 class VllmParser:
-    """Parses responses of vLLM's ``/v1/completions``. The request must set ``return_token_ids``,
-    and for log-probabilities also ``return_tokens_as_token_ids``."""
+    """Parses responses of vLLM's ``/v1/completions``, and of ``trtllm-serve``. A request to vLLM
+    must set ``return_token_ids``, and for log-probabilities also ``return_tokens_as_token_ids``. A
+    request to ``trtllm-serve`` must set ``detokenize: false``."""
 
     def __init__(self, request: StreamRequest) -> None:
         self._request = request
@@ -165,10 +166,6 @@ class VllmParser:
         if len(tops) != len(sampled):
             return []
         return [(p, _named_logprobs(top or {})) for p, top in zip(sampled, tops, strict=True)]
-
-
-class TensorrtParser(VllmParser):
-    """Parses responses of ``trtllm-serve`` to requests with ``detokenize: false``."""
 
 
 class VllmGenerateParser(VllmParser):

@@ -5,7 +5,6 @@ The embedded engine uses it, and so does the engine for a llama-server that runs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -13,6 +12,7 @@ from msgspec import Struct
 
 from antiphon.engines.base import Sampling
 from antiphon.engines.common.logprobs import UNKNOWN_LOGPROB, finite, top_alternatives
+from antiphon.engines.common.request_checks import requested_values
 from antiphon.engines.common.stop_conditions import EngineOutput
 from antiphon.inference.tokens import TokenLogprob
 
@@ -24,17 +24,6 @@ TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _RANDOM_SEED = 0xFFFFFFFF  # llama.cpp replaces this value by a random seed
 #: The largest number of tokens that llama.cpp withholds because they end inside a character.
 _MAX_WITHHELD = 8
-#: Field of ``Sampling`` → field of llama.cpp's request. A field with the value None is left out.
-#: Then the default of the model (``general.sampling.*`` of the file) or of llama.cpp applies.
-_SAMPLING_FIELDS: Mapping[str, str] = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repetition_penalty": "repeat_penalty",
-}
 
 
 def completion_fields(sampling: Sampling) -> dict[str, Any]:
@@ -48,9 +37,9 @@ def completion_fields(sampling: Sampling) -> dict[str, Any]:
         "return_tokens": True,
         "ignore_eos": sampling.ignore_eos,
     }
-    for name, key in _SAMPLING_FIELDS.items():
-        if (value := getattr(sampling, name)) is not None:
-            fields[key] = value
+    # For other values, the defaults of the file (``general.sampling.*``) or of llama.cpp apply.
+    for name, value in requested_values(sampling).items():
+        fields["repeat_penalty" if name == "repetition_penalty" else name] = value
     if sampling.seed is not None:
         fields["seed"] = sampling.seed % _RANDOM_SEED
     if sampling.logit_bias:

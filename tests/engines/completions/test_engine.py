@@ -18,7 +18,6 @@ from antiphon.engines.completions.stream_parser import (
     LlamaParser,
     SglangParser,
     StreamRequest,
-    TensorrtParser,
     VllmParser,
 )
 from antiphon.engines.huggingface.model_folder import read_folder
@@ -258,7 +257,7 @@ def test_unsupported_grammar_is_refused(kind: str | None, lark: str) -> None:
 # --- what is answered ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [VllmParser, TensorrtParser, SglangParser, LlamaParser])
+@pytest.mark.parametrize("kind", [VllmParser, SglangParser, LlamaParser])
 @pytest.mark.parametrize(
     "payload",
     [b"nonsense", b"[]", b'{"error": {"message": "no", "code": 500}}', b'{"error": "no"}', b"\xff"],
@@ -275,7 +274,7 @@ def test_response_without_token_ids_raises() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"), [(VllmParser, "abort"), (VllmParser, "error"), (TensorrtParser, "timeout")]
+    ("kind", "reason"), [(VllmParser, "abort"), (VllmParser, "error"), (VllmParser, "timeout")]
 )
 def test_aborted_generation_raises(kind: Any, reason: str) -> None:
     payload = json.dumps({"choices": [{"token_ids": [97], "finish_reason": reason}]}).encode()
