@@ -33,7 +33,7 @@ from antiphon.engines.common.stop_conditions import (
     StopConditions,
     finish_reason,
 )
-from antiphon.engines.common.thread_channel import ThreadChannel
+from antiphon.engines.common.thread_channel import ChunkChannel
 from antiphon.errors import BackendError, InvalidRequest, SetupError, first_line
 from antiphon.inference.tokens import (
     Chunk,
@@ -129,7 +129,11 @@ class VllmEngine:
         self._accepts_images = bool(getattr(engine.model_config, "is_multimodal_model", False))
         self._image_token_cache = ImageTokenCache()
         self._request_numbers = itertools.count()
-        self._requests = AsyncRequests(parallel)
+        self._slots = FairLimiter(parallel)
+        #: The channels of the running generations, and the tasks that write to them.
+        self._running: set[ChunkChannel] = set()
+        self._tasks = BackgroundTasks("request of an engine")
+        self._closed = False
         self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
@@ -153,14 +157,21 @@ class VllmEngine:
         if context_left < 1:
             raise too_long_error(len(prompt.ids) + image_tokens, self.card)
         stop_conditions = StopConditions(self.tokenizer, sampling, context_left)
-        chunks = self._requests.chunks(
-            self._outputs(prompt, sampling, context_left), stop_conditions, sampling
-        )
-        try:
-            async for chunk in chunks:
-                yield chunk
-        finally:
-            await chunks.aclose()
+        # Waiting tenants take turns. The requests of one tenant are ordered by priority.
+        async with self._slots.slot(sampling.tenant, priority=sampling.priority or 0):
+            if self._closed:
+                raise BackendError("The engine is closed.")
+            channel = ChunkChannel()
+            outputs = self._outputs(prompt, sampling, context_left)
+            task = self._tasks.start(_read(outputs, stop_conditions, channel))
+            self._running.add(channel)
+            try:
+                async for chunk in channel:
+                    yield chunk
+            finally:
+                self._running.discard(channel)
+                task.cancel()
+                await asyncio.wait([task])
 
     async def _outputs(
         self, prompt: Prompt, sampling: Sampling, context_left: int
@@ -242,7 +253,10 @@ class VllmEngine:
         return LoRARequest(name, number, path)
 
     async def close(self) -> None:
-        await self._requests.close()
+        self._closed = True
+        for channel in self._running:
+            channel.send(BackendError("The engine is closed."))
+        await self._tasks.close()
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.shutdown)
@@ -265,76 +279,24 @@ def _engine_output(output: Any, top_count: int | None) -> EngineOutput:
     )
 
 
-class AsyncRequests:
-    """Runs the requests of one engine, at most ``max_concurrent`` at a time.
-
-    All methods must be called on the same event loop.
-    """
-
-    def __init__(self, max_concurrent: int) -> None:
-        self._slots = FairLimiter(max_concurrent)
-        self._running: dict[asyncio.Task[None], ThreadChannel] = {}
-        self._tasks = BackgroundTasks("request of an engine")
-        self._closed = False
-
-    async def chunks(
-        self,
-        outputs: AsyncGenerator[EngineOutput, None],
-        stop_conditions: StopConditions,
-        sampling: Sampling,
-    ) -> AsyncGenerator[Chunk, None]:
-        """Wait until fewer than ``max_concurrent`` requests run. Then run one request and yield its
-        chunks.
-
-        ``outputs``: the engine's outputs for the request. The first read of ``outputs`` starts the
-        request. Closing the returned iterator closes ``outputs``, which aborts the request. Waiting
-        tenants take turns. The requests of one tenant are ordered by priority.
-        """
-        async with self._slots.slot(sampling.tenant, priority=sampling.priority or 0):
-            chunks = self._chunks(outputs, stop_conditions)
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    yield chunk
-
-    async def _chunks(
-        self, outputs: AsyncGenerator[EngineOutput, None], stop_conditions: StopConditions
-    ) -> AsyncGenerator[Chunk, None]:
-        if self._closed:
-            raise BackendError("The engine is closed.")
-        out = ThreadChannel(asyncio.get_running_loop())
-        task = self._tasks.start(_read(outputs, stop_conditions, out))
-        self._running[task] = out
-        task.add_done_callback(lambda task: self._running.pop(task, None))
-        try:
-            async for chunk in out:
-                yield chunk
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-
-    async def close(self) -> None:
-        """Abort all running requests. Their consumers get a ``BackendError``."""
-        self._closed = True
-        for out in self._running.values():
-            out.send(BackendError("The engine is closed."))
-        await self._tasks.close()
-
-
 async def _read(
-    outputs: AsyncGenerator[EngineOutput, None], stop_conditions: StopConditions, out: ThreadChannel
+    outputs: AsyncGenerator[EngineOutput, None],
+    stop_conditions: StopConditions,
+    channel: ChunkChannel,
 ) -> None:
+    """Send the chunks of a generation until it ends. Closing ``outputs`` aborts the request."""
     try:
         async with aclosing(outputs):
             async for output in outputs:
                 if output.cached_tokens is not None:
-                    out.send(Chunk(cached_tokens=output.cached_tokens))
+                    channel.send(Chunk(cached_tokens=output.cached_tokens))
                 if (chunk := stop_conditions.take(output)) is not None:
-                    out.send(chunk)
+                    channel.send(chunk)
                 if stop_conditions.finished:
                     return
-        out.send(BackendError("The engine stopped without a finish reason."))
+        channel.send(BackendError("The engine stopped without a finish reason."))
     except Exception as error:
-        out.fail(error)
+        channel.fail(error)
 
 
 def token_logprob(

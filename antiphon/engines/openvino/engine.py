@@ -23,7 +23,7 @@ from antiphon.engines.common.stop_conditions import (
     StopConditions,
     finish_reason,
 )
-from antiphon.engines.common.thread_channel import ThreadChannel
+from antiphon.engines.common.thread_channel import ChunkChannel
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.engines.xgrammar.ebnf import EbnfConverter
@@ -256,7 +256,7 @@ class _ChunkBuilder:
 
     def __init__(self, stop_conditions: StopConditions) -> None:
         self._stop_conditions = stop_conditions
-        self.chunks = ThreadChannel(asyncio.get_running_loop())
+        self.chunks = ChunkChannel()
 
     def on_message(self, message: ToParent | BackendError) -> None:
         if self._stop_conditions.finished:
