@@ -25,15 +25,10 @@ class ImageTokenCache:
     ) -> int:
         """Return the number of tokens of the image. If the number is not cached, call ``measure``
         and store its result. Raises the exceptions of ``measure``."""
-        known = self.get(image)
-        return self.put(image, await measure(image)) if known is None else known
-
-    def get(self, image: EncodedImage) -> int | None:
-        return self._tokens.get(sha256(image.content).digest())
-
-    def put(self, image: EncodedImage, tokens: int) -> int:
-        """Store ``tokens`` as the number of tokens of the image. Return ``tokens``."""
-        self._tokens[sha256(image.content).digest()] = tokens
-        if len(self._tokens) > _MAX_IMAGES:
-            self._tokens.popitem(last=False)
+        key = sha256(image.content).digest()
+        tokens = self._tokens.get(key)
+        if tokens is None:
+            tokens = self._tokens[key] = await measure(image)
+            if len(self._tokens) > _MAX_IMAGES:
+                self._tokens.popitem(last=False)
         return tokens

@@ -272,7 +272,6 @@ class CompletionsEngine:
             model=self._model,
             prompt=prompt,
             sampling=sampling,
-            tokenizer=self.tokenizer,
             partial_tokens=self._partial_tokens,
             constraint_fields=constraint_fields,
         )

@@ -18,7 +18,7 @@ from antiphon.engines.common.stop_conditions import EngineOutput, Reason
 from antiphon.engines.llama.completion import CompletionReader, TokenId, decode_event
 from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError
-from antiphon.inference.tokens import Prompt, Tokenizer, TokenLogprob
+from antiphon.inference.tokens import Prompt, TokenLogprob
 from antiphon.upstream.errors import ABORT_REASONS, parse_error, upstream_error
 
 #: Exceptions that decoding JSON from a server can raise.
@@ -32,7 +32,6 @@ class StreamRequest(Struct, frozen=True, kw_only=True):
     model: str
     prompt: Prompt
     sampling: Sampling
-    tokenizer: Tokenizer
     partial_tokens: PartialTokens
     constraint_fields: Mapping[str, Any] = {}
 

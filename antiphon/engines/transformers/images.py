@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.pillow_images import open_images
 from antiphon.errors import InvalidRequest
 from antiphon.inference.tokens import EncodedImage, Prompt, Tokenizer
@@ -54,16 +53,12 @@ class ImageProcessor:
             raise ValueError("its processor has no token for images")
         self._image_tokens = {tokenizer.special[literal]: literal for literal in literals}
         self._image_literal = literals[0]
-        self._image_token_cache = ImageTokenCache()
 
     def extra_tokens(self, image: EncodedImage) -> int:
         """Return the number of token ids that the image adds to the prompt: the number of its image
         tokens, minus one for the placeholder token that they replace."""
-        cached = self._image_token_cache.get(image)
-        if cached is not None:
-            return cached
         (picture,) = open_images([image])
-        return self._image_token_cache.put(image, len(self._process_one(picture).ids) - 1)
+        return len(self._process_one(picture).ids) - 1
 
     def inputs(self, prompt: Prompt) -> dict[str, Any]:
         """Return the tensors for ``forward`` by argument name, including ``input_ids``. Raises

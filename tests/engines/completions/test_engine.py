@@ -233,13 +233,11 @@ def test_cache_scope_is_the_salt_of_each_server() -> None:
 
 
 def stream_request(*, held: Mapping[str, Any] | None = None, **sampling: Any) -> StreamRequest:
-    tokenizer = ByteTokenizer()
     return StreamRequest(
         model="m",
         prompt=PROMPT,
         sampling=Sampling(**{"max_tokens": 9, **sampling}),
-        tokenizer=tokenizer,
-        partial_tokens=PartialTokens(tokenizer),
+        partial_tokens=PartialTokens(ByteTokenizer()),
         constraint_fields=held or {},
     )
 
