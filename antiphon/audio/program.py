@@ -14,7 +14,6 @@ import shlex
 import shutil
 import struct
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +22,7 @@ from msgspec import Meta, Struct
 
 from antiphon.errors import BackendError, SetupError
 from antiphon.support.fair_limiter import FairLimiter
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import require_package
 from antiphon.support.processes import kill
 from antiphon.wire.resources.audio import AudioFormat
 
@@ -59,8 +58,7 @@ def load(name: str, command: str, engine_options: Mapping[str, object]) -> Progr
         raise SetupError(f"models.{name}: {error}") from None
     if not words or shutil.which(words[0]) is None:
         raise SetupError(f"model {name}: there is no program {(words or [''])[0]!r}")
-    if find_spec("av") is None:
-        raise SetupError(needs_extra("The encoder of audio is not installed", "audio"))
+    require_package("av", "The encoder of audio", "audio")
     return ProgramSpeaker(words, options)
 
 

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from msgspec import Struct
 from antiphon.errors import BackendError, SetupError
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.fair_threads import TurnThread
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import require_package
 from antiphon.wire.resources.audio import DurationUsage, TranscriptSegment, TranscriptWord
 
 from .base import RecordingFacts, TranscriptionTask, TranscriptPiece, unsupported
@@ -58,8 +57,7 @@ async def load(
 ) -> WhisperTranscriber:
     """Load a model in the format of CTranslate2. ``name``: its name in the settings. Raises
     ``SetupError``."""
-    if find_spec("faster_whisper") is None:
-        raise SetupError(needs_extra("faster-whisper is not installed", "audio"))
+    require_package("faster_whisper", "faster-whisper", "audio")
     try:
         options = msgspec.convert(engine_options, WhisperOptions)
     except msgspec.ValidationError as error:

@@ -7,7 +7,6 @@ other processes.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import itertools
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -44,7 +43,7 @@ from antiphon.inference.tokens import (
     TokenLogprob,
 )
 from antiphon.support.fair_limiter import FairLimiter
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import require_package
 from antiphon.support.tasks import BackgroundTasks
 
 from .huggingface.model_folder import read_folder
@@ -65,8 +64,7 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Vll
 
     Raises ``SetupError`` if vLLM is not installed or cannot load the model.
     """
-    if importlib.util.find_spec("vllm") is None:
-        raise SetupError(needs_extra("vLLM is not installed", EXTRA))
+    require_package("vllm", "vLLM", EXTRA)
     model_folder = await asyncio.to_thread(
         read_folder, folder, name=options.name, context_size=options.context_size
     )

@@ -7,17 +7,19 @@ the package ``antiphon``.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, requires
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
+
+from antiphon.errors import SetupError
 
 _PACKAGE = "antiphon"
 #: Written by deploy/Dockerfile: the extras of the image, separated by commas.
@@ -127,7 +129,7 @@ def detect(image_file: Path = _IMAGE_FILE, prefix: Path | None = None) -> Instal
     if image_file.is_file():
         extras = tuple(image_file.read_text("utf-8").strip().split(","))
         return Installation(kind="container", python=python, image_extras=extras)
-    has_pip = find_spec("pip") is not None
+    has_pip = importlib.util.find_spec("pip") is not None
     if (root / "pyproject.toml").is_file():
         return Installation(kind="checkout", python=python, root=root, has_pip=has_pip)
     return Installation(
@@ -164,6 +166,13 @@ def needs_extra(what: str, extra: str) -> str:
     """Return an error message that says how to install a missing extra. The message begins with
     ``what``, the description of the problem, and ends with the command that installs the extra."""
     return f"{what}{_TO_INSTALL}{install_command(extra)}"
+
+
+def require_package(package: str, name: str, extra: str) -> None:
+    """Raise ``SetupError`` if a Python package is not installed. ``package``: its name for imports.
+    ``name``: its name in the message. ``extra``: the extra that installs it."""
+    if importlib.util.find_spec(package) is None:
+        raise SetupError(needs_extra(f"{name} is not installed", extra))
 
 
 def is_missing_extra(message: str) -> bool:

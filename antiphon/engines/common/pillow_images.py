@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
-from antiphon.errors import InvalidRequest, SetupError, UnreadableImage
+from antiphon.errors import InvalidRequest, UnreadableImage
 from antiphon.inference.tokens import EncodedImage
 from antiphon.support.installation import needs_extra
-
-
-def require_pillow(extra: str) -> None:
-    """Raise ``SetupError`` if Pillow is not installed.
-
-    ``extra``: the optional dependency group of Antiphon that installs Pillow. The error message
-    names it.
-    """
-    if importlib.util.find_spec("PIL") is None:
-        raise SetupError(needs_extra("Pillow is not installed", extra))
 
 
 def open_images(images: Sequence[EncodedImage]) -> list[Any]:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import SetupError
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import require_package
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _BLANK = "▁"  # SentencePiece's sign for a space
@@ -44,16 +44,6 @@ class _TokenizerFile(Struct):
     decoder: _Decoder | None = None
 
 
-def require_tokenizers() -> None:
-    """Raise ``SetupError`` if the library ``tokenizers`` is not installed."""
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError:
-        raise SetupError(
-            needs_extra("The package tokenizers is not installed", "upstream")
-        ) from None
-
-
 class FastTokenizer:
     """A ``Tokenizer`` for the ``tokenizer.json`` at ``path``. Thread-safe.
 
@@ -63,7 +53,7 @@ class FastTokenizer:
     """
 
     def __init__(self, path: Path, *, end_tokens: Iterable[int | str] = (), size: int = 0) -> None:
-        require_tokenizers()
+        require_package("tokenizers", "The package tokenizers", "upstream")
         try:
             self._source = path.read_bytes()
             self._text = self._source.decode()

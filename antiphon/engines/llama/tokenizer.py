@@ -22,7 +22,7 @@ from typing import Any
 
 from antiphon.errors import SetupError
 from antiphon.support.encoding_work import count_ids
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import needs_extra, require_package
 
 from .long_words import split_long_words
 
@@ -90,8 +90,7 @@ _SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
 
 def require_llama() -> None:
     """Raise ``SetupError`` if llama.cpp's Python binding is not installed."""
-    if importlib.util.find_spec(BINDING) is None:
-        raise SetupError(needs_extra("llama.cpp is not installed", "llama"))
+    require_package(BINDING, "llama.cpp", "llama")
 
 
 class _Library:

@@ -6,7 +6,6 @@ The engine reads model folders in OpenVINO's format, and GGUF files of a few arc
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import itertools
 import math
 import secrets
@@ -30,7 +29,7 @@ from antiphon.engines.xgrammar.ebnf import EbnfConverter
 from antiphon.errors import BackendError, EngineLost, InvalidRequest, LoadInterrupted, SetupError
 from antiphon.inference.tokens import Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
 from antiphon.support.fair_limiter import FairLimiter
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import require_package
 from antiphon.support.machine import available_cpus
 
 from .process import WorkerProcess
@@ -79,8 +78,7 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
     Raises ``SetupError`` if OpenVINO GenAI is not installed, an option is invalid, or the model
     cannot be loaded.
     """
-    if importlib.util.find_spec("openvino_genai") is None:
-        raise SetupError(needs_extra("openvino-genai is not installed", "openvino"))
+    require_package("openvino_genai", "openvino-genai", "openvino")
     properties = dict(options.engine_options)
     device = str(properties.pop("device", "CPU"))
     scheduler_options = dict(properties.pop("scheduler", {}))

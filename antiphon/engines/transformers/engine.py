@@ -8,7 +8,6 @@ and models without a paged cache, run one generation at a time.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import msgspec
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.grammar_state import GrammarState, GrammarTracker
-from antiphon.engines.common.pillow_images import require_pillow
+from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.request_checks import (
     check_constraint,
     check_request,
@@ -31,7 +30,7 @@ from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, InvalidRequest, SetupError, first_line
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.support.fair_limiter import FairLimiter
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import require_package
 from antiphon.support.machine import spare_cpus
 
 from .continuous_batching import BatchRunner
@@ -60,7 +59,8 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Tra
     Raises ``SetupError`` if a required package is not installed, an option is invalid, or the model
     cannot be loaded.
     """
-    _require()
+    for package in ("torch", "transformers", "tokenizers"):
+        require_package(package, package, EXTRA)
     arguments = dict(options.engine_options)
     device, batching = arguments.pop("device", None), arguments.pop("batching", None)
     if batching not in (None, "paged", "single"):
@@ -95,12 +95,6 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Tra
     )
 
 
-def _require() -> None:
-    for package in ("torch", "transformers", "tokenizers"):
-        if importlib.util.find_spec(package) is None:
-            raise SetupError(needs_extra(f"{package} is not installed", EXTRA))
-
-
 def _has_image_processor(folder: Path) -> bool:
     """Return whether the model has an image encoder and the folder has the configuration of an
     image preprocessor. Raises ``SetupError`` if ``config.json`` cannot be read."""
@@ -113,7 +107,7 @@ def _has_image_processor(folder: Path) -> bool:
 
 
 def _load_image_processor(folder: Path, tokenizer: Tokenizer) -> ImageProcessor:
-    require_pillow(EXTRA)
+    require_package("PIL", "Pillow", EXTRA)
     try:
         return ImageProcessor(folder, tokenizer)
     except Exception as error:
@@ -189,6 +183,7 @@ class TransformersEngine:
             else None
         )
         self._image_processor = image_processor
+        self._image_token_cache = ImageTokenCache()
         self._grammars = GrammarTracker(tokenizer)
         # A paged cache holds ``parallel`` generations. Further requests wait here, where they can
         # be cancelled.
@@ -239,7 +234,10 @@ class TransformersEngine:
         """Return how many tokens of the context the image takes. See ``ImageMeasurer``."""
         if self._image_processor is None:
             raise images_unsupported_error()
-        return await asyncio.to_thread(self._image_processor.extra_tokens, image)
+        extra_tokens = self._image_processor.extra_tokens
+        return await self._image_token_cache.get_or_measure(
+            image, lambda image: asyncio.to_thread(extra_tokens, image)
+        )
 
     async def _grammar(self, sampling: Sampling) -> GrammarState | None:
         """Return the first state of the request's grammar, or None if it has no grammar."""
