@@ -1,9 +1,5 @@
 """Matched generation: sample without a grammar, and keep the output within the grammar. This
 continues an interrupted reply, or one whose grammar is too costly for the engine.
-
-An engine can apply a grammar only from the first token of a request. For an interrupted reply, the
-engine therefore samples without the grammar, and this module matches the sampled tokens to the
-grammar.
 """
 
 from __future__ import annotations
@@ -28,8 +24,8 @@ _T = TypeVar("_T")
 
 
 class MatchedGeneration:
-    """One continuation of a prompt. This class matches the sampled tokens to a grammar, because the
-    engine samples without the grammar.
+    """One continuation of a prompt, which the engine samples without the grammar. See
+    ``grammar_state``.
 
     When a sampled token does not match, the token is dropped and the request to the engine ends.
     The next request samples only one token, with a ``logit_bias`` that allows only the matching

@@ -145,6 +145,9 @@ class _DamagedFile(Exception):
     empty"."""
 
 
+_CUT_OFF = "it ends in the middle of its metadata, the download may be incomplete"
+
+
 class _HeaderReader:
     """Reads the header of one file from its start, value by value. Never reads beyond the end of
     the file."""
@@ -177,9 +180,7 @@ class _HeaderReader:
     def take(self, count: int) -> bytes:
         end = self.position + count
         if end > self.size:
-            raise _DamagedFile(
-                "it ends in the middle of its metadata, the download may be incomplete"
-            )
+            raise _DamagedFile(_CUT_OFF)
         taken = self.view[self.position : end]
         self.position = end
         return taken
@@ -202,9 +203,7 @@ class _HeaderReader:
     def array(self, depth: int) -> list[Any]:
         kind, count = self.number(U32), self.number(U64)
         if count > self.size:
-            raise _DamagedFile(
-                "it ends in the middle of its metadata, the download may be incomplete"
-            )
+            raise _DamagedFile(_CUT_OFF)
         if kind == STRING:
             return self.texts(count)
         if kind in SCALARS:
@@ -228,9 +227,7 @@ class _HeaderReader:
         except OverflowError:
             at = size + 1
         if len(strings) < count:
-            raise _DamagedFile(
-                "it ends in the middle of its metadata, the download may be incomplete"
-            )
+            raise _DamagedFile(_CUT_OFF)
         self.position = at
         return strings
 

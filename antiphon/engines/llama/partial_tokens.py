@@ -15,8 +15,7 @@ from antiphon.inference.tokens import Tokenizer
 
 
 class PartialTokens:
-    """Recovers the ids of the tokens that llama.cpp's server withholds because they end inside a
-    UTF-8 character. ``tokenizer``: the tokenizer of the model."""
+    """Recovers withheld ids. ``tokenizer``: the tokenizer of the model."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

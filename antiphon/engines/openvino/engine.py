@@ -13,8 +13,6 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.request_checks import check_request, sampling_values
 from antiphon.engines.common.stop_conditions import (
@@ -56,11 +54,6 @@ PROMPT_LOOKUP = "prompt_lookup"
 PROMPT_LOOKUP_DEFAULTS: Mapping[str, int] = {"num_assistant_tokens": 5, "max_ngram_size": 3}
 
 
-class _ModelDescription(Struct, frozen=True):
-    tokenizer: Tokenizer
-    card: ModelCard
-
-
 async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> OpenvinoEngine:
     """Load a GGUF file, or a folder with ``openvino_model.xml`` and ``tokenizer.json``.
 
@@ -86,8 +79,10 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
     if lookup:
         properties[PROMPT_LOOKUP] = True
     context = options.context_size or DEFAULT_CONTEXT
-    model = await asyncio.to_thread(_describe, source.expanduser(), options.name, context)
-    blocks = (math.ceil(model.card.context_size / CACHE_BLOCK_TOKENS) + 1) * options.parallel
+    tokenizer, card = await asyncio.to_thread(
+        _read_tokenizer, source.expanduser(), options.name, context
+    )
+    blocks = (math.ceil(card.context_size / CACHE_BLOCK_TOKENS) + 1) * options.parallel
     scheduler = {
         "num_kv_blocks": blocks,
         "max_num_seqs": options.parallel,
@@ -100,9 +95,7 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
         properties.setdefault("INFERENCE_NUM_THREADS", options.threads or available_cpus())
     worker = WorkerProcess(WorkerSetup(str(source.expanduser()), device, scheduler, properties))
     await worker.start()
-    return OpenvinoEngine(
-        worker, model.tokenizer, model.card, options.parallel, request_options=lookup
-    )
+    return OpenvinoEngine(worker, tokenizer, card, options.parallel, request_options=lookup)
 
 
 def _lookup_options(value: object) -> Mapping[str, int]:
@@ -126,10 +119,10 @@ def _lookup_options(value: object) -> Mapping[str, int]:
     return {**PROMPT_LOOKUP_DEFAULTS, **value}
 
 
-def _describe(source: Path, name: str | None, context: int) -> _ModelDescription:
+def _read_tokenizer(source: Path, name: str | None, context: int) -> tuple[Tokenizer, ModelCard]:
     if source.suffix != ".gguf":
         folder = read_folder(source, name=name, context_size=context)
-        return _ModelDescription(folder.tokenizer, folder.card)
+        return folder.tokenizer, folder.card
     from antiphon.engines.gguf.model_card import gguf_card
     from antiphon.engines.llama.tokenizer import LlamaTokenizer
 
@@ -141,8 +134,7 @@ def _describe(source: Path, name: str | None, context: int) -> _ModelDescription
         )
     tokenizer = LlamaTokenizer(source)
     trained = int(head.architecture_value("context_length") or context)
-    card = gguf_card(name or source.stem, min(context, trained), head, tokenizer)
-    return _ModelDescription(tokenizer, card)
+    return tokenizer, gguf_card(name or source.stem, min(context, trained), head, tokenizer)
 
 
 class OpenvinoEngine:
