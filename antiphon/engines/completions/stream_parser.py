@@ -6,8 +6,8 @@ server. A parser extracts tokens, finish reasons and token counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +21,7 @@ from antiphon.errors import BackendError
 from antiphon.inference.tokens import Prompt, TokenLogprob
 from antiphon.upstream.errors import ABORT_REASONS, parse_error, upstream_error
 
+_T = TypeVar("_T")
 #: Exceptions that decoding JSON from a server can raise.
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -49,8 +50,11 @@ def _server_error(error: Any) -> BackendError:
     return upstream_error(code if isinstance(code, int) else 500, parse_error(error))
 
 
-def _unreadable_error() -> BackendError:
-    return BackendError("The upstream's answer cannot be read.")
+def _decoded(decode: Callable[[bytes], _T], payload: bytes) -> _T:
+    try:
+        return decode(payload)
+    except DECODE_ERRORS:
+        raise BackendError("The upstream's answer cannot be read.") from None
 
 
 def _finish_reason(reason: str) -> Reason:
@@ -120,10 +124,7 @@ class VllmParser:
         self._request = request
 
     def feed(self, payload: bytes) -> EngineOutput:
-        try:
-            event = _decode_completion(payload)
-        except DECODE_ERRORS:
-            raise _unreadable_error() from None
+        event = _decoded(_decode_completion, payload)
         if event.error or event.object == "error":
             raise _server_error(event.error or {"message": event.message})
         piece = EngineOutput()
@@ -222,10 +223,7 @@ class SglangParser:
         self._token_count = 0
 
     def feed(self, payload: bytes) -> EngineOutput:
-        try:
-            event = _decode_sglang(payload)
-        except DECODE_ERRORS:
-            raise _unreadable_error() from None
+        event = _decoded(_decode_sglang, payload)
         if event.error or event.meta_info is None:
             raise _server_error(event.error)
         meta = event.meta_info
@@ -277,10 +275,7 @@ class LlamaParser:
         self._reader = CompletionReader(request.partial_tokens, request.sampling)
 
     def feed(self, payload: bytes) -> EngineOutput:
-        try:
-            event = decode_event(payload)
-        except DECODE_ERRORS:
-            raise _unreadable_error() from None
+        event = _decoded(decode_event, payload)
         if event.error:
             raise _server_error(event.error)
         return self._reader.read(event)

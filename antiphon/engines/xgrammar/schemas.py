@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from antiphon.dialects.grammar.schema_types import has_type
+from antiphon.dialects.grammar.schema_types import Schema, has_type
 from antiphon.dialects.grammar.syntax_tree import (
     Alternatives,
     AnyText,
@@ -32,8 +32,6 @@ from antiphon.dialects.grammar.user_regex import JSON, UnwritableGrammar, regex_
 from .limits import MAX_COUNT
 from .numbers import INTEGER, NUMBER, integers, numbers
 from .regexes import parse_regex
-
-Schema = Mapping[str, Any]
 
 #: Keywords that do not constrain a value.
 _ANNOTATIONS = frozenset(
