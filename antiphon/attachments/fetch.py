@@ -11,17 +11,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import structlog
 from msgspec import Struct
 
-from antiphon.errors import SetupError
 from antiphon.security.ssrf import AddressNotAllowed, Network, guarded_session
 from antiphon.support.fair_limiter import FairLimiter
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import require_package
 
 _log = structlog.get_logger(__name__)
 
@@ -91,10 +89,7 @@ class Fetcher:
         resolves host names; the default is aiohttp's resolver. Raises ``SetupError`` if the extra
         ``fetch`` is not installed.
         """
-        if find_spec("aiohttp") is None:
-            raise SetupError(
-                needs_extra("The HTTP client that fetches URLs is not installed", "fetch")
-            )
+        require_package("aiohttp", "The HTTP client that fetches URLs", "fetch")
         open_session = partial(
             guarded_session,
             timeout_s=timeout_s,

@@ -31,7 +31,7 @@ from antiphon.sandbox.base import Sandbox
 from antiphon.sandbox.egress.proxy import Dialer
 from antiphon.store.base import Store
 from antiphon.store.upkeep.clock import Clock
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import require_package
 from antiphon.support.log import Log
 from antiphon.support.plugins import load_plugin
 from antiphon.tools.containers.container import ContainerPolicy, ContainerServices
@@ -229,8 +229,7 @@ async def _open_kubernetes(
 ) -> Sandbox:
     """Connect to a Kubernetes cluster that runs sandboxes in pods, and check that sandboxes work
     there. Raises ``SetupError`` if a setting has no effect in pods, or if the check fails."""
-    if find_spec("aiohttp") is None:
-        raise SetupError(needs_extra("sandbox: the HTTP client is not installed", "fetch"))
+    require_package("aiohttp", "sandbox: the HTTP client", "fetch")
     if settings.sandbox.domains:
         raise SetupError("sandbox.domains: containers in Kubernetes have no network")
     if settings.sandbox.python is not None:

@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Collection
-from importlib.util import find_spec
 from typing import Any
 
 from msgspec import Struct
 
 from antiphon.embeddings.base import Vector
-from antiphon.errors import SetupError
 from antiphon.store.vectors import ChunkHit, ChunkVectors, VectorIndex, VectorQuery, VectorsVersion
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import require_package
 
 #: Maximum size of all cached vectors, in bytes.
 _CACHE_BYTES = 2**30
@@ -40,10 +38,7 @@ class _CachedStore(Struct, frozen=True):
 def require_numpy() -> None:
     """Raise ``SetupError`` if numpy is not installed. This function does not import numpy. The
     first search does this."""
-    if find_spec("numpy") is None:
-        raise SetupError(
-            needs_extra("numpy, which searches by meaning, is not installed", "embeddings")
-        )
+    require_package("numpy", "numpy, which searches by meaning,", "embeddings")
 
 
 class VectorSearch:

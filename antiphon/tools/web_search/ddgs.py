@@ -9,17 +9,16 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import structlog
 
-from antiphon.errors import SetupError, ToolError
+from antiphon.errors import ToolError
 from antiphon.ipc.worker_process import WorkerFailed, run_worker
 from antiphon.support.fair_limiter import FairLimiter
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import require_package
 
 from .browser import SearchOptions
 from .page import SearchResult
@@ -80,10 +79,7 @@ class Ddgs:
     def open(cls, variables: Mapping[str, str]) -> Ddgs:
         """Create the search engine. ``variables``: environment variables of the processes that run
         the searches. Raises ``SetupError`` if the optional package ``ddgs`` is not installed."""
-        if find_spec("ddgs") is None:
-            raise SetupError(
-                needs_extra('The package of web_search = "ddgs" is not installed', "ddgs")
-            )
+        require_package("ddgs", 'The package of web_search = "ddgs"', "ddgs")
         return cls(partial(_run_process, variables))
 
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
