@@ -34,6 +34,7 @@ from .types import (
     ContentKind,
     ParameterSyntax,
     Quotation,
+    Sequences,
     State,
     ToolFormat,
 )
@@ -42,10 +43,6 @@ _JSON_TYPES = ("string", "number", "integer", "boolean", "null", "array", "objec
 _ANY_TYPE = "|".join(_JSON_TYPES)
 #: Matches the type that a model states for a value, such as ``array[string]``.
 _TYPE_WORDS = rf"\s*(?:(?:{_ANY_TYPE})(?:\[(?:{_ANY_TYPE})\])?\s*)?"
-
-
-#: What may follow a terminal, as in ``State.ends``.
-Sequences = tuple[tuple[str, ...], ...]
 
 
 class RowMetadata(TypedDict, total=False):
@@ -810,7 +807,7 @@ def _tagged_calls(
         | {
             "calls": State(reads="between", on=ends),
             "name": State(reads="name", on=inside | name_ends, peek={"{": "arguments"}),
-            "parameters": State(reads="gap", on=inside, peek={"{": "arguments"}),
+            "parameters": _gap_state(value_end, inside, value_ends),
             # Some models write JSON here nevertheless.
             "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on={**ends, **values}),
@@ -848,7 +845,7 @@ def _value_ends(
     after_call += tuple((closing, *texts) for texts in after_call)  # it is written twice
     if has_section:
         after_call += ((UNWRAPPED,),)
-    after_value: Sequences = ((last,), (END,), *again)
+    after_value: Sequences = ((last,), (END,), *again, ("<", PARAMETER, ">"))
     over: Sequences = ((last, END), *((last, *texts) for texts in again))
     after_value += tuple((STRAY, *texts) for texts in over)
     if closing:
@@ -887,7 +884,26 @@ def _value_state(
 ) -> State:
     """Return the state that reads a value before the tag ``value_end``. The other parameters are
     fields of the state."""
-    return State(reads=reads, on=on, ends=ends, quotes=quotes, doubles=_doubles(value_end))
+    return State(
+        reads=reads,
+        on=on,
+        ends=ends,
+        closing=value_end.strip(),
+        quotes=quotes,
+        doubles=_doubles(value_end),
+    )
+
+
+def _gap_state(value_end: str, on: Mapping[str, str], ends: Mapping[str, Sequences]) -> State:
+    """Return the state between two parameters. ``value_end``, ``on``, ``ends``: as for a value,
+    because models write elements with the names of parameters here."""
+    tag = value_end.strip()
+    return State(
+        reads="gap",
+        on={**on, tag: "parameters"},
+        ends={**ends, tag: ends[value_end]},
+        peek={"{": "arguments"},
+    )
 
 
 def _quotations(
@@ -1112,28 +1128,35 @@ def cdata_tags(
         **metadata,
     )
     ends = {opening: "name", closing: START}
-    parameters = replace(row.states["parameters"], on=ends | {key: "key"})
     called = _named([opening], '"')
     on_value, value_ends = _value_ends(end, {key: ('"',)}, "", closing, again=called)
     quotes = _quotations(_named([opening], ['">']), (key,), closing, ("", ""), (end,), ("]]>",))
     raw_ends = ("]]>" + end, f"]]>\n{end}", "]]>")
+    # Models leave out the end of a section, or parts of it.
+    lost_ends = (end, f"]]{end}", f"]>{end}")
+    lost = tuple(
+        (*parts, STRAY, stop)
+        for parts in ((closing,), (key, PARAMETER, '"'), (END,))
+        for stop in ("<![CDATA[", END)
+    )
     part = "]]><![CDATA["  # a value in several sections, as XML requires for "]]>"
     row = replace(
         row,
-        opens={opening: "name"},
         inner=frozenset(),
         states={
-            "name": State(reads="name", on=ends | {'">': "parameters"}),
-            "parameters": parameters,
-            "arguments": replace(row.states["arguments"], on=ends),
+            **row.states,
+            "parameters": _gap_state(end, ends | {key: "key"}, value_ends),
             "key": State(
                 reads="key", on=ends | {'">': "value", '"><![CDATA[': "raw", '">\n<![CDATA[': "raw"}
             ),
             "value": _value_state("value", end, on_value, value_ends, quotes),
             "raw": State(
                 reads="value",
-                on=dict.fromkeys(raw_ends, "parameters") | {part: "raw"},
-                ends=dict.fromkeys(raw_ends, value_ends[end]) | {part: ((),)},
+                on=dict.fromkeys((*raw_ends, *lost_ends), "parameters") | {part: "raw"},
+                ends=dict.fromkeys(raw_ends, value_ends[end])
+                | dict.fromkeys(lost_ends, lost)
+                | {part: ((),)},
+                closing="]]>",
                 quotes=quotes,
             ),
         },
@@ -1228,9 +1251,12 @@ def typed_tags(
             "index": State(
                 reads="filler", filler=r'\s*(?:index="\d*")?\s*', on=ends | {sep: "parameters"}
             ),
-            "parameters": State(
-                reads="gap",
-                on=ends | {key: "key", whole: "json", whole_end: "parameters"},
+            "parameters": replace(
+                _gap_state(
+                    value_end,
+                    ends | {key: "key", whole: "json", whole_end: "parameters"},
+                    value_ends,
+                ),
                 peek={"{": "json"},
             ),
             "key": State(
@@ -1239,8 +1265,8 @@ def typed_tags(
                 | {f'" type="string"{sep}': "string"}
                 | {f'" type="{kind}"{sep}': "literal" for kind in _JSON_TYPES if kind != "string"},
             ),
-            "string": State(reads="string", on=on_value, ends=value_ends, quotes=quotes),
-            "literal": State(reads="literal", on=on_value, ends=value_ends, quotes=quotes),
+            "string": _value_state("string", value_end, on_value, value_ends, quotes),
+            "literal": _value_state("literal", value_end, on_value, value_ends, quotes),
             "json": State(reads="json", on=ends | {whole_end: "parameters"}, then="parameters"),
         },
         written=CallSyntax(
@@ -1291,7 +1317,11 @@ def recipient_tags(
     rest: Sequences = ((f"<|eom|>{again}",), ("<|eot|>",), (END,))
     invoke_end = f"</{tag}invoke>"
     further: Mapping[str, Sequences] = {
-        end: (*_named([key], '"'), (END,), (closing,), (invoke_end, closing), (invoke_end, END)),
+        end: (
+            *_named([key], '"'),
+            ("<", PARAMETER, ">"),
+            *((END,), (closing,), (invoke_end, closing), (invoke_end, END)),
+        ),
         closing: rest,
         invoke_end: ((closing,), *rest, *_named([f'<{tag}invoke name="'], '"')),
     }
@@ -1357,7 +1387,7 @@ def channel_tags(
         opens={to: "name"},
         states={
             "name": State(reads="name", on={message: "parameters", again: START, last: START}),
-            "parameters": State(reads="gap", on=ends | {key: "key"}, peek={"{": "arguments"}),
+            "parameters": _gap_state(end, ends | {key: "key"}, value_ends),
             "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on=ends | {'">\n': "value"}),
             "value": _value_state("value", end, on_value, value_ends, quotes),
@@ -1446,6 +1476,8 @@ def key_value_tags(
     on_value, value_ends = _value_ends(
         value_end, {key: tuple(after_key)}, closing if first else "", last or closing, again=calls
     )
+    # The opening tag of the next key may be missing.
+    value_ends[value_end] += tuple((PARAMETER, text) for text in after_key)
     quotes = _quotations(calls, (key,), closing, section, (value_end,))
     inside = ends | {key: "key", value: "value"}
     after = {after_name: "parameters"} if after_name else {}
@@ -1460,12 +1492,12 @@ def key_value_tags(
             # Ling 3 sometimes writes a literal backslash and n after the name.
             "name": State(
                 reads="name",
-                on=ends | {key: "key", "\\n": "parameters"} | after,
+                on=inside | after_key | {"\\n": "parameters"} | after,
                 peek={"{": "arguments"},
             ),
             "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on=ends | after_key),
-            "parameters": State(reads="gap", on=inside, peek={"{": "arguments"}),
+            "parameters": _gap_state(value_end, inside | after_key, value_ends),
             "value": _value_state("value", value_end, on_value, value_ends, quotes),
         }
         | ({"lead": State(reads="lead", on=inside, then="value")} if key_end else {}),

@@ -23,9 +23,11 @@ RESULT = "result"
 
 #: Parts of ``State.ends``, besides literal texts: the end of the reply; any name; the name of a
 #: parameter that the call has not given yet; any text, if the calls began without the tag of their
-#: section; a text in which the terminal does not occur again, up to the next part.
+#: section; a text in which the closing tag of the value does not occur, up to the next part.
 END, NAME, PARAMETER, UNWRAPPED = "{end}", "{name}", "{parameter}", "{unwrapped}"
 STRAY = "{stray}"
+#: Texts that may follow a terminal: each sequence consists of such parts and literal texts.
+Sequences = tuple[tuple[str, ...], ...]
 
 
 class ReasoningFormat(Struct, frozen=True, kw_only=True):
@@ -254,9 +256,9 @@ class Quotation(Struct, frozen=True, kw_only=True):
       of a value of another call, which is quoted, too.
     """
 
-    begins: tuple[tuple[str, ...], ...]
+    begins: Sequences
     closes: tuple[str, ...]
-    follows: tuple[tuple[str, ...], ...] = ()
+    follows: Sequences = ()
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -271,6 +273,7 @@ class State(Struct, frozen=True, kw_only=True):
       sequence are literals, ``END``, ``NAME``, ``PARAMETER``, ``UNWRAPPED`` and ``STRAY``, with
       white space between them. If a state has no ``ends``, all its terminals end a value between
       tags, and none of them ends a string.
+    - ``closing``: the closing tag of a value.
     - ``quotes``: opening terminal of a call → how a value quotes such a call. Until the quoted call
       ends, a terminal, even the format's quote, ends the value only if the reply ends there, too.
     - ``doubles``: a closing tag that models write twice → the beginning of its opening tag. If the
@@ -286,7 +289,8 @@ class State(Struct, frozen=True, kw_only=True):
     reads: ContentKind
     on: Mapping[str, str] = {}
     peek: Mapping[str, str] = {}
-    ends: Mapping[str, tuple[tuple[str, ...], ...]] = {}
+    ends: Mapping[str, Sequences] = {}
+    closing: str = ""
     quotes: Mapping[str, Quotation] = {}
     doubles: Mapping[str, str] = {}
     then: str = START

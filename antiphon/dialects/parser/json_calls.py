@@ -17,6 +17,7 @@ from .tool_call import CallBuilder
 
 _BLANK = re.compile(r"\s*")
 _GAP = re.compile(r"[\s,]*")
+_WORD = re.compile(r"\w*")
 _NAME_KEYS = frozenset({"name", "tool_name", "function", "tool", "action"})
 #: The keys under which a message of the Chat Completions API holds its calls.
 _CALL_KEYS = frozenset({"tool_calls", "tool_call", "function_calls", "function_call"})
@@ -140,11 +141,20 @@ class JsonCallReader:
         if text[at] == "{" and not (self._call.is_bare or self._key):  # a bracket too many
             self._depth += 1
             return at + 1
-        if text[at] not in PLAIN_QUOTES:
+        if text[at] in PLAIN_QUOTES:
+            self._key, self._field = "", [text[at]]
+            self._expect_string(self._read_key, text[at])
+            return at + 1
+        if self._call.is_bare or not text[at].isalpha():
             return self._fail(at)
-        self._key, self._field = "", [text[at]]
-        self._expect_string(self._read_key, text[at])
-        return at + 1
+        self._text, self._field, self._step = [], [], self._read_word
+        return at
+
+    def _read_word(self, text: str, at: int) -> int:
+        """Read a key that is written without quotes."""
+        end = match_end(_WORD, text, at)
+        self._text.append(text[at:end])
+        return self._end_key(end) if end < len(text) else end
 
     def _read_line(self, text: str, at: int) -> tuple[str, int, bool]:
         """Read the next piece of a key or a name, which contains no line end. Returns the decoded
@@ -159,11 +169,14 @@ class JsonCallReader:
         if is_broken:
             return self._fail(at)
         if self._string.complete:
-            self._key = "".join(self._text) + self._string.finish()
-            self._step = self._read_colon
-            if self._key not in _KNOWN_KEYS and not (self._call.name and self._call.is_likely):
-                self._fail(at)
+            self._text.append(self._string.finish())
+            return self._end_key(at)
         return at
+
+    def _end_key(self, at: int) -> int:
+        self._key, self._step = "".join(self._text), self._read_colon
+        is_expected = self._key in _KNOWN_KEYS or (self._call.name and self._call.is_likely)
+        return at if is_expected else self._fail(at)
 
     def _read_colon(self, text: str, at: int) -> int:
         at = match_end(_BLANK, text, at)

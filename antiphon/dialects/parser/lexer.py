@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
+from msgspec.structs import replace
+
 from antiphon.dialects.formats.types import (
     END,
     NAME,
@@ -25,6 +27,7 @@ from antiphon.dialects.formats.types import (
     WHOLE_OPENS,
     Quotation,
     ReasoningFormat,
+    Sequences,
     State,
     ToolFormat,
 )
@@ -46,9 +49,6 @@ Transition = tuple[str, bool]
 
 #: Stands for a state outside of the tool format.
 _OUTSIDE = State(reads="between")
-
-#: Texts that may follow a terminal, as in ``State.ends``.
-Sequences = tuple[tuple[str, ...], ...]
 #: Limits of the text after a terminal that is held back: white space between two parts, a name, and
 #: a text where the format allows none.
 _MAX_BLANK = 64
@@ -64,21 +64,27 @@ class Continuation:
 
     ``text``: the text. ``is_final``: whether nothing follows it. ``parameters``: the parameters
     that the call has not given yet, or None if they are unknown. ``is_wrapped``: whether the calls
-    began with the tag of their section.
+    began with the tag of their section. ``closing``: the closing tag of the value.
     """
 
     def __init__(
-        self, text: str, *, is_final: bool, parameters: Collection[str] | None, is_wrapped: bool
+        self,
+        text: str,
+        *,
+        is_final: bool,
+        parameters: Collection[str] | None,
+        is_wrapped: bool,
+        closing: str,
     ) -> None:
         self._text = text
         self._is_final = is_final
         self._parameters = parameters
         self._is_wrapped = is_wrapped
+        self._closing = closing
 
     def matches(self, sequences: Sequences, at: int) -> bool | None:
         """Return whether one of ``sequences`` stands at the position ``at``. Returns None if this
         depends on text that has not arrived yet."""
-        self._terminal = self._text[:at].strip().rpartition("\n")[2]
         results = [self._match(parts, at) for parts in sequences]
         return True if True in results else None if None in results else False
 
@@ -94,9 +100,9 @@ class Continuation:
         return matched
 
     def _match_later(self, parts: tuple[str, ...], at: int) -> bool | None:
-        """Match a text in which the terminal does not occur, and ``parts`` after it."""
+        """Match a text in which the value's closing tag does not occur, and ``parts`` after it."""
         limit = min(len(self._text), at + _MAX_STRAY)
-        stop = self._text.find(self._terminal, at, limit)
+        stop = self._text.find(self._closing, at, limit)
         found = -1 if parts[0] == END else self._text.find(parts[0], at, limit)
         if 0 <= found and (stop < 0 or found < stop):
             return self._match(parts, found)
@@ -143,23 +149,13 @@ class StateTerminals:
     """The terminals of one parser state: the texts and special tokens that lead to other states.
 
     ``transitions``: terminal → its transition. The string of a terminal contains a mark in place of
-    each special token. A mark is a lone surrogate, which the model's text cannot contain. ``ends``:
-    terminal → the texts that must follow it where it ends a value (``State.ends``). ``quotes``:
-    terminal → how a value quotes a call that it opens (``State.quotes``). ``doubles``: a closing
-    tag that is written twice → the beginning of its opening tag (``State.doubles``).
+    each special token. A mark is a lone surrogate, which the model's text cannot contain.
+    ``state``: the state, with marks in the fields that say how a value ends.
     """
 
-    def __init__(
-        self,
-        transitions: Mapping[str, Transition],
-        ends: Mapping[str, Sequences] | None = None,
-        quotes: Mapping[str, Quotation] | None = None,
-        doubles: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, transitions: Mapping[str, Transition], state: State = _OUTSIDE) -> None:
         self.transitions = transitions
-        self.ends: Mapping[str, Sequences] = ends or {}
-        self.quotes: Mapping[str, Quotation] = quotes or {}
-        self.doubles: Mapping[str, str] = doubles or {}
+        self.state = state
         longest_first = sorted(transitions, key=len, reverse=True)
         # Special tokens without a transition are matched too: they are dropped and never text.
         self._pattern = re.compile("|".join([*map(re.escape, longest_first), _MARK.pattern]))
@@ -277,22 +273,27 @@ class Lexer:
                     marked[TEXT].pop(tag, None)
         states: Mapping[str, State] = {} if tools is None else tools.states
         return {
-            name: StateTerminals(
-                on,
-                {self._mark(each): self._mark_all(found) for each, found in state.ends.items()},
-                {
-                    self._mark(each): Quotation(
-                        begins=self._mark_all(found.begins),
-                        closes=tuple(map(self._mark, found.closes)),
-                        follows=self._mark_all(found.follows),
-                    )
-                    for each, found in state.quotes.items()
-                },
-                {self._mark(each): opening for each, opening in state.doubles.items()},
-            )
+            name: StateTerminals(on, self._mark_state(states.get(name, _OUTSIDE)))
             for name, on in marked.items()
-            for state in (states.get(name, _OUTSIDE),)
         }
+
+    def _mark_state(self, state: State) -> State:
+        """Return ``state`` with a mark in place of each special token, in the fields that say how a
+        value ends."""
+        return replace(
+            state,
+            ends={self._mark(each): self._mark_all(found) for each, found in state.ends.items()},
+            closing=self._mark(state.closing),
+            quotes={
+                self._mark(each): Quotation(
+                    begins=self._mark_all(found.begins),
+                    closes=tuple(map(self._mark, found.closes)),
+                    follows=self._mark_all(found.follows),
+                )
+                for each, found in state.quotes.items()
+            },
+            doubles={self._mark(each): opening for each, opening in state.doubles.items()},
+        )
 
     def _mark(self, literal: str) -> str:
         """Return ``literal`` with a mark in place of each special token."""

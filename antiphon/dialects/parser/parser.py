@@ -379,9 +379,13 @@ class FormatParser:
         """
         if self._reader is None or (self._is_quote(terminal) and not self._quoted):
             return False
-        state = self._lexer.states[self._state]
+        terminals = self._lexer.states[self._state]
+        state = terminals.state
         if not self._reader.in_string:  # tags of quoted calls are text here, too
-            return bool(state.quotes) and state.transitions.get(terminal) == (self._state, False)
+            return bool(state.quotes) and terminals.transitions.get(terminal) == (
+                self._state,
+                False,
+            )
         is_last = len(self._buffer) == len(terminal)
         if terminal in self._lexer.end_marks and is_last:
             return False if final else None
@@ -391,6 +395,7 @@ class FormatParser:
             is_final=final,
             parameters=None if self._call is None else self._call.missing_parameters,
             is_wrapped=self._markup.is_wrapped,
+            closing=state.closing,
         )
         quotation = state.quotes.get(terminal)
         if quotation is not None and self._may_quote(quotation):
@@ -552,7 +557,7 @@ class FormatParser:
     def _follow(self, terminal: str, to: str, *, is_left: bool) -> None:
         """Go on from a state of the tool format to the state ``to``. ``is_left``: whether that
         state reads ``terminal``."""
-        if to == self._state and self._reader is not None and self._reader.in_string:
+        if to == self._state and self._content_kind == "value":
             self._skip_terminal(terminal)  # it joins two parts of a value
             return
         self._markup.is_bare &= not is_special(terminal)
@@ -953,11 +958,20 @@ class FormatParser:
             elif not is_cut:
                 if self._call is not None:  # it is incomplete, so it must name a known tool
                     self._call.is_bare = True
+                    self._call.is_broken |= self._has_passed_end
                 self._enter(START)
             elif self._is_pending_text():
                 self._reject_call()
             elif self._call is not None and self._content_kind in ("record", "json"):
                 self._call.cut()
+
+    @property
+    def _has_passed_end(self) -> bool:
+        """Whether the value at the end of the reply contains a tag that might have ended it."""
+        value = "".join(self._markup.text)
+        is_open = self._reader is not None and self._reader.in_string
+        tags = map(self._lexer.spell_out, self._lexer.states[self._state].state.ends)
+        return is_open and any(tag in value for tag in tags)
 
     # --- text -------------------------------------------------------------------------------------
 

@@ -33,6 +33,9 @@ _OBJECT_BEGUN = re.compile(r"\{\s{0,64}")
 _FOREIGN_ID = re.compile(r"(?:call|fc|toolu|chatcmpl-tool)[_-][A-Za-z0-9_-]{4,}")
 #: A parameter's name and its attributes, such as ``string="true"``. Quotes may be missing.
 _KEY = re.compile(r"""\s*["']?([^\s"'<>]+)["']?(?:\s+[a-z]+\s*=\s*["']?[A-Za-z]+["']?)*\s*""")
+#: A tag of an element, and the limit of its length.
+_TAG_LIMIT = 128
+_TAG = re.compile(rf"</?[\w.\-]{{1,{_TAG_LIMIT - 3}}}>")
 #: A number in a call id, characters around a number at other places, and an id without a name.
 _NUMBER = re.compile(rf"(?:call_)?\d+|{_FOREIGN_ID.pattern}")
 _DIGITS, _SIGNS = "0123456789", "._-#"
@@ -87,12 +90,14 @@ class _TextReader:
 
 
 class _NameReader(_TextReader):
-    """Reads a call's name. The reader fails at the first character that cannot stand in a name."""
+    """Reads a call's name. The reader fails at the first character that cannot stand in a name. If
+    a tag marks the call, the name of a parameter may follow whose opening tag is missing."""
 
     def __init__(self, call: CallBuilder) -> None:
         super().__init__(call)
         self._name = ""
         self._is_whole = False
+        self._rest = ""
 
     def read(self, text: str) -> int:
         at = 0 if self._name else len(text) - len(text.lstrip())
@@ -104,12 +109,18 @@ class _NameReader(_TextReader):
             at += len(self._name) - before
             self._is_whole = at < len(text)
         if not self.call.is_bare:  # a call without markup has no white space after its name
-            at = len(text) - len(text[at:].lstrip())
+            self._rest = (self._rest + text[at:]).lstrip()
+            self.call.name, key = self._name, self._rest.rstrip()
+            names = self.call.parameter_names if len(self._rest) < _NAME_LIMIT else ()
+            if not key or any(name.startswith(key) for name in names):
+                return len(text)
         self.failed = at < len(text)
         return at
 
     def finish(self) -> None:
         self.call.name = self._name
+        if self._rest:
+            self.call.stray_text.append(self._rest)
 
 
 class _LabelReader(_NameReader):
@@ -168,15 +179,63 @@ class _FillerReader(_TextReader):
 class _GapReader(_TextReader):
     """Collects text between two parts of a call, where the format allows no text. The parser emits
     it after the call as text of the answer. Before a call that no special token marks has started,
-    such text shows that it is no call."""
+    such text shows that it is no call.
+
+    In elements with the names of parameters, as in ``<query>text</query>``, models write arguments.
+    Other elements are arguments that the function does not have. The call is then incomplete.
+    """
+
+    def __init__(self, call: CallBuilder, form: ToolFormat) -> None:
+        super().__init__(call)
+        self._form = form
+        self._held = ""  # text that may be the beginning of a tag
+        self._value: Reader | None = None
+        self._closing = ""
 
     def read(self, text: str) -> int:
         if self.call.is_bare and not self.call.has_started:
             end = len(text) - len(text.lstrip())
             self.failed = end < len(text)
             return end
-        self.call.stray_text.append(text)
+        at, self._held = 0, self._held + text
+        for tag in _TAG.finditer(self._held):
+            self._add(self._held[at : tag.start()])
+            self._handle_tag(tag[0])
+            at = tag.end()
+        begun = self._held.rfind("<", at)
+        end = begun if begun > len(self._held) - _TAG_LIMIT and begun >= 0 else len(self._held)
+        self._add(self._held[at:end])
+        self._held = self._held[end:]
         return len(text)
+
+    def finish(self) -> None:
+        self._add(self._held)
+        self._end_value()
+        if self.text:
+            self.call.stray_text.append(self.text)
+
+    def _handle_tag(self, tag: str) -> None:
+        missing = self.call.missing_parameters or ()
+        if tag == self._closing:
+            self._end_value()
+        elif self._value is None and (key := tag[1:-1]) in missing:
+            self.call.start_parameter(key)
+            self._value = reader_for(State(reads="value"), self.call, self._form)
+            self._closing, self.in_string = f"</{key}>", True
+        else:
+            self.call.is_broken |= self._value is None and bool(missing) and tag[1] != "/"
+            self._add(tag)
+
+    def _add(self, text: str) -> None:
+        if self._value is None:
+            self.parts.append(text)
+        elif text:
+            self._value.read(text)
+
+    def _end_value(self) -> None:
+        if self._value is not None:
+            self._value.finish()
+        self._value, self._closing, self.in_string = None, "", False
 
 
 class _LeadReader(_TextReader):
@@ -297,6 +356,8 @@ def _line_end(text: str) -> str:
 
 def reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:
     """Return the reader for ``state``, a state of the tool format ``form``."""
+    if state.reads in ("value", "string", "literal"):
+        call.find_key()
     reader = _reader_for(state, call, form)
     if isinstance(reader, _StringReader | _LiteralReader):
         reader.in_string = bool(state.ends) and not call.takes_scalar
@@ -309,6 +370,8 @@ def _reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:
             return _FillerReader(call, state.filler)
         case "string" if not call.takes_other_type:
             return _StringReader(call, trims=form.trims)
+        case "gap":
+            return _GapReader(call, form)
         case "value" if call.takes_string:
             return _StringReader(call, trims=form.trims)
         case "value" | "literal" | "string":
@@ -328,7 +391,6 @@ _READERS: Mapping[ContentKind, Callable[[CallBuilder], Reader]] = {
     "label": _LabelReader,
     "header": _HeaderReader,
     "id": _IdReader,
-    "gap": _GapReader,
     "lead": _LeadReader,
     "json": _JsonReader,
     "body": _PlainArgumentsReader,

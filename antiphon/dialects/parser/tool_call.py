@@ -268,6 +268,8 @@ class CallBuilder:
         self._end_wrapper()
         self._end_json()
         if not self._has_output:
+            # Text in the place of arguments may be arguments.
+            self.is_broken |= bool(self._names) and "".join(self.stray_text).strip() != ""
             self._write("{}")
         if self._input_decoder is not None:
             self._emit(self._input_decoder.finish())
@@ -394,6 +396,14 @@ class CallBuilder:
         self._keys.add(key)
         self._write(self._object.write_key(key))
         self._in_string, self._lacks_value = False, True
+
+    def find_key(self) -> None:
+        """Start the parameter of the next value if no key precedes this value, but a text that is
+        the name of a parameter: the opening tag of the key is missing."""
+        key = self.stray_text[-1].strip() if self.stray_text and not self._lacks_value else ""
+        if key in (self.missing_parameters or ()):
+            del self.stray_text[-1]
+            self.start_parameter(key)
 
     def _start_wrapper_parameter(self) -> str:
         """Start the parameter that could wrap all arguments, because it is an ordinary parameter.

@@ -394,7 +394,7 @@ def test_other_shapes_of_the_same_family(name: str, output: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECORD_FORMATS)
-def test_calls_in_single_quotes_or_doubled_brackets(name: str) -> None:
+def test_calls_in_other_quotes_or_doubled_brackets(name: str) -> None:
     output = write_calls(TOOLS[name], [("search", {"query": "a b", "limit": 2})])
     begin, end = output.index('{"'), output.rindex("}}") + 2
     record = output[begin:end]
@@ -402,6 +402,7 @@ def test_calls_in_single_quotes_or_doubled_brackets(name: str) -> None:
     written = [each.replace('"', "'") for each in (record, without_wrapper)]
     if name not in UNMARKED:
         written += [f"{{{record}}}", f"{{{record}"]
+        written += [re.sub(r'"(\w+)":', r"\1:", each) for each in (record, without_wrapper)]
     for each in written:
         calls = calls_in(name, output[:begin] + each + output[end:])
         assert calls == [("search", {"query": "a b", "limit": 2})]
@@ -712,3 +713,94 @@ def test_the_text_of_a_message_with_calls_is_text(name: str) -> None:
     answer = f'{{"role": "assistant", "content": "I \\"look\\".", "tool_calls": [{call}]}}'
     message, found = found_in(name, answer)
     assert (message["message"], found["call"]) == ('I "look".', "search")
+
+
+#: Formats with a tag before each key and one before each value.
+KEY_FORMATS = sorted(
+    name
+    for name, row in TOOLS.items()
+    if row.written.parameter is not None
+    and "value" in row.states.get("parameters", _NO_STATE).on.values()
+)
+
+
+@pytest.mark.parametrize("name", KEY_FORMATS)
+def test_keys_without_their_opening_tags(name: str) -> None:
+    """The names of parameters tell where a value ends."""
+    form = TOOLS[name]
+    assert form.written.parameter is not None
+    opening = form.written.parameter.before
+    for arguments in ({"query": "a", "limit": 2}, {"limit": 2, "query": "a\nb"}):
+        written = write_calls(form, [("search", arguments), ("now", {})])
+        head, *rest = written.split(opening)
+        for first in ("\n", opening):
+            output = head + first + "\n".join(rest)
+            assert calls_in(name, output) == [("search", arguments), ("now", {})]
+    query = f"a\nwords{form.written.parameter.text}2"
+    output = write_calls(form, [("search", {"query": query})])
+    assert calls_in(name, output) == [("search", {"query": query})]
+
+
+def test_all_formats_with_keys_in_tags_are_tested() -> None:
+    assert len(KEY_FORMATS) == 9
+
+
+#: Formats in which no text is expected between the parameters of a call.
+GAP_FORMATS = sorted(
+    name
+    for name, row in TOOLS.items()
+    if row.written.parameter is not None
+    and row.states.get("parameters", _NO_STATE).ends
+    and name not in KEY_FORMATS
+)
+
+
+def is_complete(name: str, output: str) -> bool:
+    """Return whether the first item of an output is complete."""
+    tokenizer = tokenizer_for(tuple(sorted(specials(TOOLS[name]))))
+    parser = FormatParser(
+        tokenizer, reasoning=None, tools=TOOLS[name], shapes=SHAPES, thinking=False
+    )
+    deltas = read(parser, [tokenizer.encode(output, special=True)])
+    return next(each for each in deltas if isinstance(each, Close)).status == "completed"
+
+
+@pytest.mark.parametrize("name", GAP_FORMATS)
+def test_elements_with_the_names_of_parameters(name: str) -> None:
+    """Also if the first one has the closing tag of the format's own parameters. A value may contain
+    tags."""
+    form, line = TOOLS[name], "\n" if TOOLS[name].trims else ""
+    two = f"<query>{line}a <b>c</b>{line}</query>\n<limit>2</limit>\n"
+    for written in (two, two.replace("</query>", closing_tag(name).removeprefix("]]>"))):
+        output = form.written.render_calls([("search", written), ("now", "")])
+        expected = {"query": "a <b>c</b>", "limit": 2}
+        assert calls_in(name, output) == [("search", expected), ("now", {})]
+    for written in ("<find>a</find>", "a"):
+        output = form.written.render_calls([("search", written), ("now", "")])
+        assert not is_complete(name, output)
+        assert [item.get("call") for item in found_in(name, output)] == ["search", None, "now"]
+
+
+def test_all_formats_with_tags_of_parameters_read_elements() -> None:
+    assert len(GAP_FORMATS) == 14
+
+
+@pytest.mark.parametrize("end", ["</param>", "]]</param>", "]></param>"])
+def test_a_section_of_cdata_without_its_end(end: str) -> None:
+    """Another section may follow, in the same call or in the next one."""
+    call = f'<function name="search"><param name="query"><![CDATA[a\nb{end}REST</function>'
+    for rest, more in (
+        ("", {}),
+        ('<param name="limit">2</param>', {"limit": 2}),
+        ('<param name="tags"><![CDATA[["a"]]]></param>', {"tags": ["a"]}),
+    ):
+        calls = [("search", {"query": "a\nb", **more})] * 2
+        assert calls_in("minicpm5", "\n".join([call.replace("REST", rest)] * 2)) == calls
+
+
+@pytest.mark.parametrize("name", [*TAG_FORMATS, "minicpm5"])
+def test_a_value_without_its_end_that_contains_tags_is_incomplete(name: str) -> None:
+    """Any of the tags may have been its end."""
+    end = closing_tag(name)
+    output = write_calls(TOOLS[name], [("search", {"query": f"a\n{end}bEND\n{end}"})])
+    assert not is_complete(name, output[: output.index("END")])
