@@ -16,7 +16,7 @@ from antiphon.dialects.json_stream import JsonSpan
 
 from .json_calls import JsonCallReader
 from .keyword_arguments import KeywordArgumentReader
-from .tool_call import CallBuilder
+from .tool_call import WRAPPERS, CallBuilder
 from .xml_arguments import XmlArgumentReader
 
 #: A call's name, and a name as models also write it where tags mark a call: in quotes, or with a
@@ -222,7 +222,7 @@ class _GapReader(_TextReader):
             self.call.start_parameter(key)
             self._value = reader_for(State(reads="value"), self.call, self._form)
             self._closing, self.in_string = f"</{key}>", True
-        else:
+        elif self._value is not None or tag.strip("</>") not in WRAPPERS:
             self.call.is_broken |= self._value is None and bool(missing) and tag[1] != "/"
             self._add(tag)
 

@@ -18,10 +18,10 @@ from .json_repair import JsonRepair
 from .lexer import QUOTE
 
 #: Keys of an additional object in which some models wrap the arguments: ``{"arguments": {…}}``.
-_WRAPPERS = ("arguments", "parameters", "params", "kwargs", "input", "properties")
+WRAPPERS = ("arguments", "parameters", "params", "kwargs", "input", "properties")
 #: The text before the real arguments, which are an object or a string of JSON.
 _WRAPPED = re.compile(
-    rf'\s*(?:\{{\s*"(?:{"|".join(_WRAPPERS)})"\s*:\s*(?:(?=\{{)|"(?=\s*\{{))|"(?=\s*[{{"]))'
+    rf'\s*(?:\{{\s*"(?:{"|".join(WRAPPERS)})"\s*:\s*(?:(?=\{{)|"(?=\s*\{{))|"(?=\s*[{{"]))'
 )
 _WRAP_LIMIT = 64
 #: Characters that do not tell names apart.
@@ -234,7 +234,7 @@ class CallBuilder:
         self.schemas = _schemas_of(shape)
         self._names = self.schemas.property_names
         self._input_decoder = ToolInputDecoder() if shape.custom else None
-        if not set(_WRAPPERS).isdisjoint(self._names) or known is None:
+        if not set(WRAPPERS).isdisjoint(self._names) or known is None:
             self._wrapper_head = None  # a key like "arguments" is a parameter of the tool itself
         self._has_wrappers = self._wrapper_head is not None and bool(self._names)
         if self._repeated_name not in ("", self.name):
@@ -384,7 +384,7 @@ class CallBuilder:
         if self._wrapper is not None:
             self.add_value(self._start_wrapper_parameter())
         if self._object is None:
-            if self._has_wrappers and (is_object or key in _WRAPPERS):
+            if self._has_wrappers and (is_object or key in WRAPPERS):
                 self._wrapper = (key, "")
                 return
             self._object, self._wrapper_head = JsonObjectWriter(self.schemas), None
@@ -502,7 +502,7 @@ def _may_be_wrapper(head: str) -> bool:
     as ``{"arguments": {…}}``, or a string that contains them. ``head``: the text of the arguments
     that has been read so far."""
     bare = "".join(head.split())
-    is_prefix = any(text.startswith(bare) for text in ('"', *(f'{{"{k}":"' for k in _WRAPPERS)))
+    is_prefix = any(text.startswith(bare) for text in ('"', *(f'{{"{k}":"' for k in WRAPPERS)))
     return is_prefix and len(head) < _WRAP_LIMIT
 
 

@@ -767,11 +767,12 @@ def is_complete(name: str, output: str) -> bool:
 
 @pytest.mark.parametrize("name", GAP_FORMATS)
 def test_elements_with_the_names_of_parameters(name: str) -> None:
-    """Also if the first one has the closing tag of the format's own parameters. A value may contain
-    tags."""
+    """Also if the first one has the closing tag of the format's own parameters, or if another
+    element contains them. A value may contain tags."""
     form, line = TOOLS[name], "\n" if TOOLS[name].trims else ""
     two = f"<query>{line}a <b>c</b>{line}</query>\n<limit>2</limit>\n"
-    for written in (two, two.replace("</query>", closing_tag(name).removeprefix("]]>"))):
+    closing = closing_tag(name).removeprefix("]]>")
+    for written in (two, two.replace("</query>", closing), f"<arguments>{two}</arguments>"):
         output = form.written.render_calls([("search", written), ("now", "")])
         expected = {"query": "a <b>c</b>", "limit": 2}
         assert calls_in(name, output) == [("search", expected), ("now", {})]
