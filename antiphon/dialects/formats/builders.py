@@ -1131,39 +1131,41 @@ def cdata_tags(
     called = _named([opening], '"')
     on_value, value_ends = _value_ends(end, {key: ('"',)}, "", closing, again=called)
     quotes = _quotations(_named([opening], ['">']), (key,), closing, ("", ""), (end,), ("]]>",))
-    raw_ends = ("]]>" + end, f"]]>\n{end}", "]]>")
-    # Models leave out the end of a section, or parts of it.
-    lost_ends = (end, f"]]{end}", f"]>{end}")
-    lost = tuple(
-        (*parts, STRAY, stop)
-        for parts in ((closing,), (key, PARAMETER, '"'), (END,))
-        for stop in ("<![CDATA[", END)
-    )
-    part = "]]><![CDATA["  # a value in several sections, as XML requires for "]]>"
+    raw = dict.fromkeys(('"><![CDATA[', '">\n<![CDATA['), "raw")
     row = replace(
         row,
         inner=frozenset(),
         states={
             **row.states,
             "parameters": _gap_state(end, ends | {key: "key"}, value_ends),
-            "key": State(
-                reads="key", on=ends | {'">': "value", '"><![CDATA[': "raw", '">\n<![CDATA[': "raw"}
-            ),
+            "key": replace(row.states["key"], on={**row.states["key"].on, **raw}),
             "value": _value_state("value", end, on_value, value_ends, quotes),
-            "raw": State(
-                reads="value",
-                on=dict.fromkeys((*raw_ends, *lost_ends), "parameters") | {part: "raw"},
-                ends=dict.fromkeys(raw_ends, value_ends[end])
-                | dict.fromkeys(lost_ends, lost)
-                | {part: ((),)},
-                closing="]]>",
-                quotes=quotes,
-            ),
+            "raw": _cdata_state(key, end, closing, value_ends[end], quotes),
         },
     )
     # Some quantized models leave out the space, or write the vocabulary's sign for it.
     spaces = {f"{tag} name": (f"{tag}name", f"{tag}Ġname") for tag in ("<function", "<param")}
     return with_spellings(with_spellings(row, {'"': ("'",)}), spaces)
+
+
+def _cdata_state(
+    key: str, end: str, closing: str, follows: Sequences, quotes: Mapping[str, Quotation]
+) -> State:
+    """Return the state that reads a section of CDATA. ``follows``: what must follow its end. The
+    other parameters are tags of ``cdata_tags``, and a field of the state."""
+    raw_ends = ("]]>" + end, f"]]>\n{end}", "]]>")
+    # Models leave out the end of a section, or parts of it.
+    lost_ends = (end, f"]]{end}", f"]>{end}")
+    after = product(((closing,), (key, PARAMETER, '"'), (END,)), ("<![CDATA[", END))
+    lost = tuple((*parts, STRAY, stop) for parts, stop in after)
+    part = "]]><![CDATA["  # a value in several sections, as XML requires for "]]>"
+    return State(
+        reads="value",
+        on=dict.fromkeys((*raw_ends, *lost_ends), "parameters") | {part: "raw"},
+        ends=dict.fromkeys(raw_ends, follows) | dict.fromkeys(lost_ends, lost) | {part: ((),)},
+        closing="]]>",
+        quotes=quotes,
+    )
 
 
 def element_tags(

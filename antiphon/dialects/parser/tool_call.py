@@ -476,8 +476,8 @@ class CallBuilder:
         without quotes and escapes."""
         if self._wrapper is not None:
             self._wrapper = (self._wrapper[0], self._wrapper[1] + text)
-        elif self._object is None:
-            self.stray_text.append(text)
+        elif self._object is None or not (self._lacks_value or self._in_string):
+            self.stray_text.append(text)  # no key precedes the value
         elif self._object.expects_other_type:
             self._in_string, self._lacks_value = True, False
             self._string.append(text)
@@ -488,8 +488,9 @@ class CallBuilder:
 
     def end_string(self) -> None:
         """End the string value that ``add_string`` has written."""
-        if self._object is None or self._wrapper is not None:
+        if self._object is None or self._wrapper is not None or not self._in_string:
             return
+        self._in_string = False
         if self._object.expects_other_type:
             self._write(self._object.write_quoted("".join(self._string)))
             self._string = []
