@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,11 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 def child_processes() -> set[int]:
     """Return the ids of the child processes of this process."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for each in lists for pid in each.read_text().split()}
+    pids: set[int] = set()
+    for each in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError):  # the thread has ended
+            pids |= {int(pid) for pid in each.read_text().split()}
+    return pids
 
 
 def descendants(pid: int) -> dict[int, str]:
