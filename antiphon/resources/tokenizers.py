@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -10,6 +11,9 @@ from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.errors import BackendError, InvalidRequest, Overloaded, unsupported_model
 from antiphon.inference.conversation import Options
 from antiphon.limits.clients import ANYONE, Client
+
+#: More ids are converted in a thread, because that takes more than a millisecond.
+_FEW_IDS = 4096
 
 
 class TokenizedText(Struct, frozen=True):
@@ -44,7 +48,9 @@ class Tokenizers:
         if not model.backend.capabilities.detokenizes:
             raise _unsupported(model)
         try:
-            return model.backend.detokenize(ids)
+            if len(ids) <= _FEW_IDS:
+                return model.backend.detokenize(ids)
+            return await asyncio.to_thread(model.backend.detokenize, ids)
         except BackendError as error:
             raise InvalidRequest(error.message, param="tokens", code="invalid_value") from None
 
