@@ -401,7 +401,7 @@ class CallBuilder:
         """Start the parameter of the next value if no key precedes this value, but a text that is
         the name of a parameter: the opening tag of the key is missing."""
         key = self.stray_text[-1].strip() if self.stray_text and not self._lacks_value else ""
-        if key in (self.missing_parameters or ()):
+        if key and key in (self.missing_parameters or ()):
             del self.stray_text[-1]
             self.start_parameter(key)
 

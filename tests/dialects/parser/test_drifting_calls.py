@@ -805,3 +805,12 @@ def test_a_value_without_its_end_that_contains_tags_is_incomplete(name: str) -> 
     end = closing_tag(name)
     output = write_calls(TOOLS[name], [("search", {"query": f"a\n{end}bEND\n{end}"})])
     assert not is_complete(name, output[: output.index("END")])
+
+
+def test_a_parameter_without_a_name() -> None:
+    shapes = {"find": ToolShape(wire_name="find", schema=schema(**{"": STRING, "query": STRING}))}
+    output = write_calls(TOOLS["glm45"], [("find", {"query": "a"})])
+    (found,) = found_in("glm45", output, shapes)
+    assert json.loads(found["arguments"]) == {"query": "a"}
+    for without_key in ("<arg_value>a</arg_value>", "\n<arg_value>a</arg_value>"):
+        found_in("glm45", f"<tool_call>find{without_key}</tool_call>", shapes)
