@@ -215,6 +215,10 @@ def _read_page(text: str) -> None:
     page.view(1, 0, 1_000)
 
 
+def _read_body(text: str) -> None:
+    parse_json_object(text.encode(), BodyLimits(values=100))
+
+
 def _read_events(text: str) -> None:
     parser = SseParser()
     for piece in _pieces(text):
@@ -326,6 +330,14 @@ SCANNERS = (
         units=(" ", "\\", "'", "''", '\\"', "a", "\n ", "\\u"),
         start='---\nname: "a',
         end="\n---\n",
+    ),
+    Scanner(
+        name="values of a body",
+        work=_quietly(_read_body, AntiphonError),
+        units=(",", '"', '\\"', '","', "\\", "a,", "[", '" "'),
+        start='{"input": "',
+        end='"}',
+        covers=("wire/parsing/json_body.py",),
     ),
     Scanner(
         name="title of a page",
@@ -711,7 +723,6 @@ NOT_SCANNERS = {
     "retrieval/vector_search.py": _CACHE,
     "runs/background/event_codec.py": "visits each line once",
     "runs/background/snapshots.py": _CACHE,
-    "runs/batches/lines.py": _BUFFER,
     "runs/execution/token_log.py": "the turns of a response",
     "runs/history/session_chains.py": _CACHE,
     "runs/history/visible_history.py": "visits each item once",

@@ -73,10 +73,9 @@ NEEDS_NO_TURNS: dict[str, str] = {
     "sandbox/kubernetes/box.py": _ONE_USER,
     "support/logs.py": _BRIEF,
     "tools/containers/container.py": _ONE_USER,
-    "tools/containers/session.py": _ONE_USER,
+    "tools/containers/handle.py": _ONE_USER,
     "tools/mcp/oauth.py": _SHARED,
     "tools/mcp/sessions.py": _ONE_USER,
-    "tools/shell.py": _ONE_USER,
     "tools/web_search/index.py": _BRIEF,
 }
 

@@ -65,8 +65,8 @@ async def test_no_other_read_waits_for_the_content_of_a_file(tmp_path: Path) -> 
     database = await Database.open(tmp_path / "a.db")
     database.queries = {"content": "SELECT 1", "file": "SELECT 2"}
     opened = threading.Event()
-    content = asyncio.create_task(database.rows("content", (), lambda row: opened.wait(10)))
-    async with asyncio.timeout(10):
+    content = asyncio.create_task(database.rows("content", (), lambda row: opened.wait(60)))
+    async with asyncio.timeout(60):
         assert await database.rows("file", (), tuple) == [(2,)]
         assert not content.done()
         opened.set()
