@@ -653,11 +653,14 @@ class FormatParser:
 
     def _reject_cut_draft(self) -> None:
         """Read the draft at the end of an output that was cut off as text, because the answer may
-        have gone on, and the reasoning was not over."""
+        have gone on, and the reasoning was not over. The text that is held back in a value belongs
+        to the draft: a tag in it that closes the reasoning may be part of the value."""
         if self._draft is not None and self._draft.is_answer:
             self._reject_answer()
             self._scan("")
         elif self._draft is not None:
+            if self._reader is not None and self._reader.in_string:
+                self._take_buffer(len(self._buffer))
             self._reject_draft("", THINKING)
 
     def _count_draft(self) -> None:

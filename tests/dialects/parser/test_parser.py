@@ -233,6 +233,21 @@ def test_cut_reasoning_whose_end_is_held_back_contains_no_call() -> None:
     assert found == [{"reasoning": output}] and is_open
 
 
+def test_cut_reasoning_ends_at_no_tag_that_is_held_back_in_a_value() -> None:
+    """Text after a value is held back, because the value may contain it."""
+    output = (
+        "<tool_calls>\n<tool_call>search<tool_sep>\n<arg_key>query</arg_key>\n"
+        "<arg_value>a</arg_value>\n</tool_call>\nb</tool_calls></think>"
+        "<tool_calls>\n<tool_call>now<tool_sep>\n</tool_call>\n<tool_call>"
+    )
+    for special in ((), ("<tool_calls>", "</tool_calls>", *THINK)):
+        tokenizer = ByteTokenizer(special)
+        reader = parser(tokenizer, tools="hy_v3_plain", thinking=True)
+        ids = tokenizer.encode(output, special=True)
+        found, is_open = items(read(reader, [ids], "length"))
+        assert found == [{"reasoning": output}] and is_open
+
+
 def test_parser_is_done_after_the_only_call() -> None:
     tokenizer = ByteTokenizer(CALL)
     call = '<tool_call>{"name": "now", "arguments": {}}'
