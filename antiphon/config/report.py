@@ -39,19 +39,19 @@ def shown_value(option: Option, value: object) -> str:
     """Return a value as a settings file would contain it, with secrets replaced by ``hidden``."""
     if option.secret and value:
         return literal(_HIDDEN)
-    return _CREDENTIALS.sub(_HIDDEN, literal(mask_secrets(_plain(value))))
+    return _CREDENTIALS.sub(_HIDDEN, literal(_mask_secrets(_plain(value))))
 
 
-def mask_secrets(value: object) -> object:
+def _mask_secrets(value: object) -> object:
     """Return ``value``, a setting, with every secret in it replaced by ``hidden``. A secret is a
     value in a table under a key such as ``api_key``. ``value`` may contain nested lists and
     tables."""
     if isinstance(value, (list, tuple)):
-        return [mask_secrets(each) for each in value]
+        return [_mask_secrets(each) for each in value]
     if not isinstance(value, dict):
         return value
     return {
-        name: _HIDDEN if _SECRET.search(name) and inner else mask_secrets(inner)
+        name: _HIDDEN if _SECRET.search(name) and inner else _mask_secrets(inner)
         for name, inner in value.items()
     }
 

@@ -150,6 +150,15 @@ def test_settings_hides_webhook_secrets(invoke: Invoke, monkeypatch: pytest.Monk
     assert tomllib.loads(out)["webhook"]["secrets"] == "hidden"
 
 
+def test_settings_hides_the_password_in_an_address(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTIPHON_STORE", "postgresql://antiphon:CANARY@db/antiphon")
+    code, out, _ = invoke("settings")
+    assert code == 0 and "CANARY" not in out
+    assert tomllib.loads(out)["store"] == "postgresql://hidden@db/antiphon"
+
+
 # --- refusals ------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from antiphon.config.load import FILE, LoadedSettings, SettingsSources
 from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
 from antiphon.config.options import Option, literal, options, setting_tables, setting_value
-from antiphon.config.report import mask_secrets
+from antiphon.config.report import shown_value
 from antiphon.config.settings import Settings
 from antiphon.support.installation import antiphon_command
 from antiphon.workers.setup import StartReport
@@ -127,8 +127,8 @@ def _print_options(shown: Iterable[Option], loaded: LoadedSettings) -> None:
         value, key = setting_value(loaded.settings, option.name), option.name.rpartition(".")[2]
         if isinstance(value, dict) or key == "keys":
             continue
-        text = literal("hidden") if option.secret and value else literal(value)
-        line = f"{key} = {text}" if value is not None else f"# {key} is not set"
+        is_set = value is not None
+        line = f"{key} = {shown_value(option, value)}" if is_set else f"# {key} is not set"
         print_line(f"{line}  # {loaded.origins[option.name]}")
 
 
@@ -137,9 +137,7 @@ def _table(heading: str, table: Model | McpServer | ApiKey, origin: str) -> None
     for name, option in options(type(table)).items():
         value = getattr(table, name)
         if value is not None:
-            print_line(
-                f"{name} = {literal('hidden' if option.secret and value else mask_secrets(value))}"
-            )
+            print_line(f"{name} = {shown_value(option, value)}")
 
 
 def _doctor(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
