@@ -257,7 +257,7 @@ def _parameters(endpoint: Endpoint, types: _Types) -> list[JsonObject]:
             "description": header.description,
             "schema": {"type": "string"},
         }
-        for header in operation.headers
+        for header in operation.request_headers
     ]
     return [*path, *(_query_param(param, types) for param in _query_params(operation)), *headers]
 

@@ -35,7 +35,7 @@ class HeaderParam(Struct, frozen=True, kw_only=True):
 
 
 #: The header of clients of the Messages API.
-VERSION_HEADER = HeaderParam(
+_VERSION_HEADER = HeaderParam(
     name="anthropic-version",
     description="If present, the answer has the form of Anthropic's API.",
 )
@@ -100,6 +100,11 @@ class Operation(Struct, frozen=True, kw_only=True):
     security: Literal["key", "open", "metrics"] = "key"
     permission: Permission | None = None
     is_action: bool = False
+
+    @property
+    def request_headers(self) -> tuple[HeaderParam, ...]:
+        """The headers that the endpoint reads, with the one that chooses the form of the answer."""
+        return (*self.headers, *((_VERSION_HEADER,) if self.messages_answer is not None else ()))
 
 
 def operation(route: str, id: str, **fields: Any) -> Callable[[_HandlerT], _HandlerT]:

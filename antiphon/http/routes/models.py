@@ -18,7 +18,7 @@ from antiphon.errors import model_not_found
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.error_forms import is_messages_client
 from antiphon.http.middleware.request_context import request_context
-from antiphon.http.openapi.operation import VERSION_HEADER, operation
+from antiphon.http.openapi.operation import operation
 from antiphon.http.requests.query import read_query
 from antiphon.wire.cursors import PageEnd, PageParams, PageStart, make_page
 from antiphon.wire.models import CodexModel, ModelEntry, ModelList, ModelStatus, ReasoningLevel
@@ -68,7 +68,6 @@ class ModelRoutes:
         answer=ModelList,
         query=ModelListing,
         messages_answer=MessagesModelPage,
-        headers=(VERSION_HEADER,),
     )
     async def list(self, request: Request) -> Reply:
         """Return the model names that the client may use: in ``data`` for OpenAI's clients, in
@@ -106,7 +105,6 @@ class ModelRoutes:
         "retrieveModel",
         answer=ModelEntry,
         messages_answer=MessagesModel,
-        headers=(VERSION_HEADER,),
     )
     async def retrieve(self, request: Request) -> Reply:
         """Return one model. Raises ``NotFound`` with OpenAI's error message, because clients look

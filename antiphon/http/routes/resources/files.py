@@ -24,7 +24,7 @@ from antiphon.http.download import RANGE_HEADERS, download_reply
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.error_forms import is_messages_client
 from antiphon.http.middleware.request_context import request_context
-from antiphon.http.openapi.operation import VERSION_HEADER, Form, operation
+from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import multipart
 from antiphon.http.requests.body import SMALL_BYTES
 from antiphon.http.requests.query import object_key, read_query, tenant_of
@@ -81,7 +81,6 @@ class FileRoutes:
         form=Form(file="file", fields=UploadForm),
         answer=File,
         messages_answer=MessageFile,
-        headers=(VERSION_HEADER,),
     )
     async def create(self, request: Request) -> Reply:
         """Store the file that the client uploads in a multipart form."""
@@ -105,7 +104,6 @@ class FileRoutes:
         query=FileListing,
         answer=Page[File],
         messages_answer=MessageFilePage,
-        headers=(VERSION_HEADER,),
     )
     async def list(self, request: Request) -> Reply:
         """Return a page of the tenant's files, by default newest first."""
@@ -133,7 +131,6 @@ class FileRoutes:
         "retrieveFile",
         answer=File,
         messages_answer=MessageFile,
-        headers=(VERSION_HEADER,),
     )
     async def retrieve(self, request: Request) -> Reply:
         """Return the metadata of a file."""
@@ -167,7 +164,6 @@ class FileRoutes:
         "deleteFile",
         answer=DeletedObject,
         messages_answer=DeletedMessageFile,
-        headers=(VERSION_HEADER,),
     )
     async def delete(self, request: Request) -> Reply:
         """Delete a file."""

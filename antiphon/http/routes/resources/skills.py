@@ -20,7 +20,7 @@ from antiphon.compat.messages.skills import (
 )
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.error_forms import is_messages_client
-from antiphon.http.openapi.operation import VERSION_HEADER, Form, operation
+from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import object_key, path_param, read_query, tenant_of
@@ -88,7 +88,6 @@ class SkillRoutes:
         form=Form(file="files", has_many_files=True),
         answer=Skill,
         messages_answer=MessageSkill,
-        headers=(VERSION_HEADER,),
     )
     async def create(self, request: Request) -> Reply:
         """Create a skill from a form that contains files with their paths, or one zip."""
@@ -103,7 +102,6 @@ class SkillRoutes:
         query=SkillListing,
         answer=Page[Skill],
         messages_answer=MessageSkillPage,
-        headers=(VERSION_HEADER,),
     )
     async def list(self, request: Request) -> Reply:
         """Return a page of the tenant's skills, by default newest first."""
@@ -124,7 +122,6 @@ class SkillRoutes:
         "getSkill",
         answer=Skill,
         messages_answer=MessageSkill,
-        headers=(VERSION_HEADER,),
     )
     async def retrieve(self, request: Request) -> Reply:
         """Return a skill, with its default and latest version."""
@@ -142,7 +139,6 @@ class SkillRoutes:
         "deleteSkill",
         answer=DeletedObject,
         messages_answer=DeletedMessageSkill,
-        headers=(VERSION_HEADER,),
     )
     async def delete(self, request: Request) -> Reply:
         """Delete a skill."""
@@ -163,11 +159,10 @@ class SkillRoutes:
         form=Form(file="files", has_many_files=True, fields=SkillVersionForm),
         answer=SkillVersion,
         messages_answer=MessageSkillVersion,
-        headers=(VERSION_HEADER,),
     )
     async def add_version(self, request: Request) -> Reply:
-        """Create a version of a skill from the files in a form. In Anthropic's API, the newest
-        version is always the default."""
+        """Create a version of a skill from the files in a form. For clients of Anthropic's API, it
+        becomes the default version."""
         key = _skill_key(request)
         await self._skills.retrieve(*key)
         form = await self._form(request)
@@ -182,7 +177,6 @@ class SkillRoutes:
         query=VersionListing,
         answer=Page[SkillVersion],
         messages_answer=MessageSkillVersionPage,
-        headers=(VERSION_HEADER,),
     )
     async def list_versions(self, request: Request) -> Reply:
         """Return a page of a skill's versions, by default newest first."""
@@ -196,7 +190,6 @@ class SkillRoutes:
         "getSkillVersion",
         answer=SkillVersion,
         messages_answer=MessageSkillVersion,
-        headers=(VERSION_HEADER,),
     )
     async def retrieve_version(self, request: Request) -> Reply:
         """Return a version of a skill without its files."""
@@ -208,10 +201,10 @@ class SkillRoutes:
         "deleteSkillVersion",
         answer=DeletedSkillVersion,
         messages_answer=DeletedMessageSkillVersion,
-        headers=(VERSION_HEADER,),
     )
     async def delete_version(self, request: Request) -> Reply:
-        """Delete a version of a skill. In Anthropic's API, it may be the default version."""
+        """Delete a version of a skill. Clients of Anthropic's API can also delete the default
+        version."""
         key, is_message = _skill_key(request), is_messages_client(request.scope)
         deleted = await self._skills.delete_version(
             *key, _version(request), moves_default=is_message
