@@ -42,8 +42,9 @@ class Containers:
 
     @asynccontextmanager
     async def active(self, tenant: str, container_id: str) -> AsyncIterator[ContainerHandle]:
-        """Give access to a container. Raises the errors of ``ContainerRegistry.get_active``. In the
-        block, an error of the sandbox becomes a request error."""
+        """Context manager that yields a container. Raises the errors of
+        ``ContainerRegistry.get_active``. An error of the sandbox in the ``async with`` block
+        becomes a request error."""
         with _translate_errors():
             yield await self.registry.get_active(tenant, container_id)
 

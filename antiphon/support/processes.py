@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 async def kill(process: asyncio.subprocess.Process) -> None:
-    """Kill a process, if it still runs, and wait for its end."""
+    """Kill a process if it still runs, and wait until it has ended."""
     with suppress(ProcessLookupError):
         process.kill()
     await process.wait()

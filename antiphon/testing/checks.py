@@ -10,8 +10,9 @@ __all__ = ["checks_of"]
 
 
 def checks_of(module: Mapping[str, object], parameter: str) -> Mapping[str, Any]:
-    """Return the checks in a module, by name: its public functions that take ``parameter`` and
-    nothing else, and are not called ``check_…``. ``module``: its names (``vars``)."""
+    """Return the checks in a module: name → function. The checks are the public functions that
+    have ``parameter`` as their only parameter, except those whose names begin with ``check_``.
+    ``module``: the names in the module and their values, as ``vars`` returns them."""
     return {
         name: value
         for name, value in module.items()

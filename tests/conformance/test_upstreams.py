@@ -602,8 +602,8 @@ async def test_disconnect_after_the_first_token_fails(
         events = await server.events()
         assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
         (message,) = events[-1]["response"]["output"]
-        # An answer without token ids comes from another kind of server, and an answer that is too
-        # long would be too long again: they are not repeated.
+        # The model is not called again if the answer has no token ids, because it then comes from
+        # another kind of server, or if it is too long, because the next one would be, too.
         is_final = broken in ("no text", "a long line", "a long event")
         requests = 1 if is_final else REQUESTS[kind]
         rest = "\ufffd" if (kind, broken) == ("chat_completions", "no text") else ""

@@ -73,7 +73,7 @@ def request_of(function: ast.FunctionDef) -> tuple[str, str] | None:
 
 
 def arms(hint: Any) -> Iterator[Any]:
-    """Yield the types in a hint: those of unions, lists, pages and streams."""
+    """Yield the types that a type hint contains, also those in unions, lists, pages and streams."""
     if get_origin(hint) is Literal or get_origin(hint) is dict:
         return
     page = getattr(hint, "__pydantic_generic_metadata__", {}).get("args", ())

@@ -120,8 +120,8 @@ class MessagesRequest(TranslatedRequest, frozen=True, kw_only=True):
         return MessageStream(first, self._form_of(first))
 
     def _form_of(self, response: Response) -> AnswerForm:
-        """Return the form of the answer. The response has the tools of the thread, which a request
-        that continues the thread does not name."""
+        """Return the form of the answer. It depends on the tools of the response, because a request
+        that continues a thread does not repeat the thread's tools."""
         fetches = any(isinstance(tool, WebFetch) for tool in response.tools)
         return replace(
             self.form,

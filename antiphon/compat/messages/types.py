@@ -313,8 +313,8 @@ class MessageContainer(Struct, frozen=True, kw_only=True):
 
 
 class RefusalDetails(Struct, frozen=True, kw_only=True, tag_field="type", tag="refusal"):
-    """Why an answer ended with the stop reason ``refusal``. ``explanation``: what the model wrote;
-    null if a moderator stopped the answer. Antiphon knows no categories."""
+    """The reason for the stop reason ``refusal``. ``explanation``: what the model wrote; null if a
+    moderator stopped the answer. ``category`` is always null, because Antiphon has none."""
 
     category: None = None
     explanation: str | None = None

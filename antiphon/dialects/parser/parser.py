@@ -970,7 +970,7 @@ class FormatParser:
 
     @property
     def _has_passed_end(self) -> bool:
-        """Whether the value at the end of the reply contains a tag that might have ended it."""
+        """Whether the reply stopped inside a value that contains a possible closing tag."""
         value = "".join(self._markup.text)
         is_open = self._reader is not None and self._reader.in_string
         tags = map(self._lexer.spell_out, self._lexer.states[self._state].state.ends)

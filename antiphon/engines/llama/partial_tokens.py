@@ -15,7 +15,7 @@ from antiphon.inference.tokens import Tokenizer
 
 
 class PartialTokens:
-    """Recovers withheld ids. ``tokenizer``: the tokenizer of the model."""
+    """Derives the ids that the server withheld. ``tokenizer``: the tokenizer of the model."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
