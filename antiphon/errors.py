@@ -273,11 +273,20 @@ class BackendError(RunError):
 
 
 class EngineLost(BackendError):
-    """The process of an engine of this server ended, for example because the system needed its
-    memory. The next request starts it again."""
+    """A generation broke off, and the next call of the engine can continue it. Either the process
+    of an engine of this server ended, for example because the system needed its memory, or an
+    upstream failed.
 
-    def __init__(self) -> None:
-        super().__init__("The engine is gone: its process ended.")
+    ``failure``: the error of the upstream; None if it was a process. ``retry``: see
+    ``Sampling.retry``.
+    """
+
+    def __init__(self, failure: BackendError | None = None, retry: object = None) -> None:
+        super().__init__(
+            "The engine is gone: its process ended." if failure is None else str(failure)
+        )
+        self.failure = failure
+        self.retry = retry
 
 
 class Unavailable(RunError):

@@ -34,7 +34,7 @@ PARTS_OF: dict[str, tuple[str, ...]] = {
 #: Module whose queues and locks are tested elsewhere → the test.
 TESTED: dict[str, str] = {
     "audio/whisper.py": "tests/audio/test_whisper.py",
-    "engines/common/restarted_engine.py": "tests/engines/common/test_restarted_engine.py",
+    "engines/common/continued_engine.py": "tests/engines/common/test_continued_engine.py",
     "engines/llama/slots.py": "tests/engines/test_tenant_turns.py",
     "engines/openvino/engine.py": "tests/engines/test_tenant_turns.py",
     "engines/transformers/engine.py": "tests/engines/test_tenant_turns.py",

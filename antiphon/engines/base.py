@@ -6,11 +6,12 @@ prompt syntax of one model family.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.inference.sampling import SamplingOptions, SessionSignal
 from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt, Tokenizer
@@ -37,7 +38,9 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
     ``stop`` string. ``constraint``: the grammar that the engine enforces. ``is_matched``: whether
     the caller itself matches the continuation to a grammar. ``session_key``: identifies the
     conversation, as the key of ``session`` does. An engine in this server needs no ``session``.
-    ``owner``: as in ``Session``. If it is not None, the state may be kept on disk.
+    ``owner``: as in ``Session``. If it is not None, the state may be kept on disk. ``retry``: if
+    the prompt ends with tokens of a generation that broke off, what the engine gave with its
+    ``EngineLost``.
 
     An engine may have extra samplers, such as a penalty for repeated text. It uses them only if the
     output may be any text: ``is_matched`` is False, and there is no constraint or the constraint
@@ -50,6 +53,11 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
     is_matched: bool = False
     session_key: str | None = None
     owner: str | None = None
+    retry: object = None
+
+    def after(self, sampled: Sequence[int]) -> Sampling:
+        """Return the options for the rest of a generation after its first ids ``sampled``."""
+        return replace(self, max_tokens=self.max_tokens - len(sampled))
 
 
 class DiskCache(Struct, frozen=True, kw_only=True):

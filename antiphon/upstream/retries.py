@@ -29,6 +29,9 @@ _FIRST_PAUSE_S, _ROUTED_PAUSE_S = 0.25, 2.0
 #: Maximum sum of the waits of one request, in seconds. If the next wait exceeds it, for example
 #: because of a long ``Retry-After``, the request fails.
 _PATIENCE_S = 20.0
+#: Maximum number of times that one reply is continued after a failure. Without a limit, a request
+#: that crashes its server could crash all servers, one after the other.
+_MAX_CONTINUATIONS = 10
 
 
 class RetryState(Struct):
@@ -91,9 +94,9 @@ class RetryPolicy:
         self._waited_s = 0.0
         self._is_over = False
         self._is_routed = is_routed
-        #: True after a part of the reply was sent to the client. The client cannot repeat such a
-        #: request.
-        self._is_continued = False
+        #: How often the request failed after a new part of the reply had arrived. The client has
+        #: this part, so it cannot repeat the request.
+        self._continuations = 0
         attempts = _ROUTED_ATTEMPTS if is_routed else _ATTEMPTS
         self._max_attempts = 1 if health.is_failing else attempts
         self.session = session
@@ -117,14 +120,16 @@ class RetryPolicy:
         self._health.is_failing = False
         self._set_retrying(is_retrying=False)
 
-    def restart(self) -> None:
+    def restart(self, error: BackendError) -> None:
         """Forget the earlier failures and waits. Call this method if the request fails after a part
-        of the reply has arrived.
+        of the reply has arrived. Raises ``error`` if this has happened too often.
 
         From now on, the number of attempts is not limited; only the total waiting time is limited.
         The client already has a part of the reply, so the client cannot repeat the request itself.
         """
-        self._is_continued = True
+        self._continuations += 1
+        if self._continuations > _MAX_CONTINUATIONS:
+            raise error
         self._tried.clear()
         self._quick_retries = self._attempt = 0
         self._waited_s, self._is_over = 0.0, False
@@ -153,7 +158,7 @@ class RetryPolicy:
         if wait_s is None:
             pause_s = _ROUTED_PAUSE_S if self._is_routed else _FIRST_PAUSE_S
             wait_s = pause_s * 2 ** (self._attempt - 1)
-        is_last = self._attempt >= self._max_attempts and not self._is_continued
+        is_last = self._attempt >= self._max_attempts and not self._continuations
         self._is_over = is_last or self._waited_s + wait_s > _PATIENCE_S
         if self._is_over:
             self._health.is_failing = True

@@ -164,7 +164,7 @@ async def test_reply_that_has_begun_is_retried_as_long_as_a_request_may_wait() -
     pool = replicas.ReplicaPool(["http://engine"], lambda: 0.0)
     policy = RetryPolicy(pool, pauses, UpstreamHealth(is_failing=True))
     policy.next_replica()
-    policy.restart()
+    policy.restart(BackendError("The upstream failed."))
     with pytest.raises(BackendError):
         while True:
             await policy.wait_before_retry(BackendError("The upstream failed."))

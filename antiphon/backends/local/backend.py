@@ -25,8 +25,7 @@ from antiphon.backends.validation.tool_calls import tool_call_rules
 from antiphon.dialects.base import DescribedDialect, Dialect, MessageDialect, Rendered
 from antiphon.dialects.tools import collect_tools, restrict_tools
 from antiphon.engines.base import CachingEngine, Engine, ImageMeasurer, Sampling, SessionObserver
-from antiphon.engines.common.matched_generation import MatchedGeneration
-from antiphon.engines.common.restarted_engine import RestartedEngine
+from antiphon.engines.common.continued_engine import ContinuedEngine
 from antiphon.engines.common.watched_generation import GrammarWatch
 from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
@@ -60,7 +59,7 @@ class LocalBackend(Backend):
         self._dialect = dialect
         self._heads = PromptHeads(dialect)
         self._grammars = GrammarCache()
-        self._watch = GrammarWatch(RestartedEngine(engine))
+        self._watch = GrammarWatch(ContinuedEngine(engine))
         described = dialect if isinstance(dialect, DescribedDialect) else None
         self._thinks = None if described is None else described.thinks
         self._template = "" if described is None else described.template_source
@@ -291,16 +290,14 @@ class LocalBackend(Backend):
 class LocalReply(Reply):
     """``Reply`` of a local model.
 
-    ``tracker``: restores the grammar state of a reply that was interrupted. ``extra_image_tokens``:
-    number of tokens that the images take in the context beyond their placeholder ids in the prompt.
+    ``extra_image_tokens``: number of tokens that the images take in the context beyond their
+    placeholder ids in the prompt.
 
-    Three arguments are only for a reply that continues after an interruption:
+    Two arguments are only for a reply that continues after an interruption:
 
     - ``sampled_before``: the ids that were sampled before the interruption.
     - ``written_before``: the last item that the model wrote before the interruption, if it is a
       message or a call of a client's tool.
-    - ``interrupted_constraint``: the constraint that the output obeyed before the interruption and
-      must still obey.
     """
 
     dropped_ids: tuple[str, ...] = ()
@@ -317,7 +314,6 @@ class LocalReply(Reply):
         extra_image_tokens: int = 0,
         sampled_before: tuple[int, ...] = (),
         written_before: Item | None = None,
-        interrupted_constraint: Constraint | None = None,
     ) -> None:
         self._engine = engine
         self._watch = watch
@@ -326,7 +322,6 @@ class LocalReply(Reply):
         self._extra_image_tokens = extra_image_tokens
         self._sampled_before = sampled_before
         self._written_before = written_before
-        self._interrupted_constraint = interrupted_constraint
         self._options = options
         self._budget = options.thinking_budget if rendered.reasoning_end_ids else None
         #: Whether the reasoning budget was used up, so the reasoning was ended by force.
@@ -364,12 +359,8 @@ class LocalReply(Reply):
         if rendered.prompt.images and rendered.prompt.ids != point.prompt_ids:
             raise CannotContinue("its images would be at other positions")
         constraint = sampling.constraint if point.sampled_ids else None
-        if constraint is not None:
-            sampling = replace(sampling, constraint=None)
-            if not self._engine.capabilities.logit_bias:
-                if constraint.needed:
-                    raise CannotContinue("its format was enforced by a grammar")
-                constraint = None
+        if constraint and constraint.needed and not self._engine.capabilities.logit_bias:
+            raise CannotContinue("its format was enforced by a grammar")
         prompt = Prompt(point.prompt_ids, rendered.prompt.images)
         rendered = replace(rendered, prompt=prompt)
         return LocalReply(
@@ -382,7 +373,6 @@ class LocalReply(Reply):
             extra_image_tokens=self._extra_image_tokens,
             sampled_before=point.sampled_ids,
             written_before=_last_written(point),
-            interrupted_constraint=constraint,
         )
 
     def stop(self) -> None:
@@ -404,7 +394,7 @@ class LocalReply(Reply):
             if sampling.max_tokens < 1:
                 reason, deltas = "length", ()
                 break
-            async with aclosing(await self._generate(prompt, sampling)) as chunks:
+            async with aclosing(self._generate(prompt, sampling)) as chunks:
                 async for chunk in chunks:
                     # a later engine call finds this reply's own tokens in the cache
                     if chunk.cached_tokens is not None and self._counts_cached_tokens:
@@ -436,29 +426,11 @@ class LocalReply(Reply):
             tenant = self._sampling.tenant
             await engine.on_session(SessionSignal(event="waiting", key=key, tenant=tenant))
 
-    async def _generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """Return an iterator over the chunks that continue the prompt.
-
-        If a constraint applied to the reply before an interruption, the new chunks match the rest
-        of its grammar. Some grammars cannot be continued after an interruption. In this case, the
-        constraint is ignored, or the method raises ``CannotContinue`` if the constraint is
-        ``needed``.
-        """
-        constraint = None if self._reasoning_cut else self._interrupted_constraint
-        end_ids = {*self._engine.tokenizer.end_ids, *self._rendered.stop_ids}
-        if constraint is None:
-            return self._watch.generate(prompt, sampling, end_ids)
-        tracker = self._watch.tracker
-        grammar = await asyncio.to_thread(
-            tracker.start, constraint.lark, self._sampled_before, end_ids
-        )
-        if grammar is not None:
-            return MatchedGeneration(
-                self._watch.engine, grammar, prompt, sampling, tracker.turns
-            ).chunks()
-        if constraint.needed:
-            raise CannotContinue("its grammar cannot be continued")
-        return self._watch.engine.generate(prompt, sampling)
+    def _generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        """Return an iterator over the chunks that continue the prompt."""
+        if self._sampled_before and not self._reasoning_cut:
+            return self._watch.resume(self._rendered.prompt, self._sampling, self._sampled_before)
+        return self._watch.generate(prompt, sampling)
 
     def _read(
         self, chunk: Chunk, sampled: array[int]
@@ -544,7 +516,7 @@ class LocalReply(Reply):
         prompt, sampling = self._rendered.prompt, self._sampling
         if not sampled:
             return prompt, sampling
-        sampling = replace(sampling, max_tokens=sampling.max_tokens - len(sampled))
+        sampling = sampling.after(sampled)
         if self._reasoning_cut:
             sampling = replace(sampling, constraint=self._rendered.answer_constraint)
         return prompt.followed_by(sampled), sampling

@@ -75,8 +75,7 @@ class MatchedGeneration:
     async def _next_request(self) -> tuple[Prompt, Sampling]:
         self._is_cut = False
         prompt = self._prompt.followed_by(self._sampled)
-        max_tokens = self._sampling.max_tokens - len(self._sampled)
-        sampling = replace(self._sampling, max_tokens=max_tokens)
+        sampling = self._sampling.after(self._sampled)
         if self._is_masked:
             sampling = await self._in_turn(self._grammar.mask, sampling)
         return prompt, sampling

@@ -68,6 +68,11 @@ class StopConditions:
         self._pending: deque[TokenLogprob] = deque()
         self.finished = False
 
+    @property
+    def held_ids(self) -> tuple[int, ...]:
+        """The sampled ids that are held back."""
+        return tuple(token.id for token in self._pending)
+
     def take(self, output: EngineOutput) -> Chunk | None:
         """Add what the engine reports. Return a chunk of the tokens that can be sent now, or None
         if there are none. If the engine has ended the generation, it is the last chunk."""

@@ -1,4 +1,5 @@
-"""Keep costly grammars off the engine's loop.
+"""Grammars that an engine cannot apply itself: those of generations that broke off, because an
+engine applies a grammar from the first token of a request, and those that are costly.
 
 Some engines compute the masks of all generations in the loop that also computes their tokens. There
 a grammar whose masks take long, such as an ambiguous one, delays everybody. So a copy of the
@@ -10,18 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+import msgspec
 from msgspec.structs import replace
 
 from antiphon.engines.base import Sampling
-from antiphon.errors import EngineLost
+from antiphon.errors import CannotContinue, EngineLost
 from antiphon.inference.tokens import Chunk, Constraint, Prompt
 
+from .continued_engine import ContinuedEngine
 from .grammar_state import GrammarState, GrammarTracker, grammar_too_costly
 from .matched_generation import MatchedGeneration
-from .restarted_engine import RestartedEngine
 
 #: CPU seconds that the masks of a generation may take in the engine's loop, and the seconds that
 #: each of its tokens adds. The masks of usual schemas take a tenth of this.
@@ -35,39 +37,45 @@ _MAX_COSTLY = 1024
 
 
 class GrammarWatch:
-    """Generates with ``engine``, and measures the grammars of its generations. One instance serves
-    all generations of the engine. ``tracker``: makes the states of grammars."""
+    """Generates with ``engine``, continues generations under a grammar that broke off, and measures
+    the grammars. One instance serves all generations of the engine."""
 
-    def __init__(self, engine: RestartedEngine) -> None:
-        self.engine = engine
-        self.tracker = GrammarTracker(engine.tokenizer)
+    def __init__(self, engine: ContinuedEngine) -> None:
+        self._engine = engine
+        self._tracker = GrammarTracker(engine.tokenizer)
         self._costly: OrderedDict[str, None] = OrderedDict()
 
-    def generate(
-        self, prompt: Prompt, sampling: Sampling, end_ids: Collection[int]
-    ) -> AsyncGenerator[Chunk, None]:
+    def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Return an iterator over chunks, as ``Engine.generate`` does. It also raises
-        ``BackendError`` if the grammar of ``sampling`` is too costly for this process, too.
-        ``end_ids``: ids that may end the output once it matches the whole grammar."""
+        ``BackendError`` if the grammar of ``sampling`` is too costly for this process, too."""
         if sampling.constraint is None:
-            return self.engine.generate(prompt, sampling)
-        return self._generate(prompt, sampling, sampling.constraint, end_ids)
+            return self._engine.generate(prompt, sampling)
+        return self._generate(prompt, sampling, sampling.constraint)
+
+    async def resume(
+        self, prompt: Prompt, sampling: Sampling, sampled: Sequence[int]
+    ) -> AsyncGenerator[Chunk, None]:
+        """Generate what follows the ids ``sampled`` of a generation that another process began.
+        ``prompt`` and ``sampling`` are those of its beginning. Raises ``CannotContinue`` if the
+        output must match a grammar that cannot be continued."""
+        grammar = await self._restored(sampling, sampled)
+        if grammar is None and sampling.constraint is not None and sampling.constraint.needed:
+            raise CannotContinue("its format was enforced by a grammar")
+        async with aclosing(self._rest(prompt, sampling, grammar, sampled)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def _generate(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        constraint: Constraint,
-        end_ids: Collection[int],
+        self, prompt: Prompt, sampling: Sampling, constraint: Constraint
     ) -> AsyncGenerator[Chunk, None]:
         lark, sampled = constraint.lark, list[int]()
         grammar: GrammarState | None = None
-        if self.engine.capabilities.masks_delay_others:
-            grammar = await asyncio.to_thread(self.tracker.start, lark, (), end_ids)
+        if self._engine.capabilities.masks_delay_others:
+            grammar = await self._state(lark, sampling)
         if grammar is None or not self._is_costly(lark, grammar):
             meter = None if grammar is None else _Meter(grammar)
             try:
-                async with aclosing(self.engine.generate(prompt, sampling)) as chunks:
+                async with aclosing(self._engine.generate(prompt, sampling)) as chunks:
                     async for chunk in chunks:
                         sampled += chunk.ids
                         yield chunk
@@ -78,34 +86,47 @@ class GrammarWatch:
                 if meter is not None:
                     await meter.finish()
                 self._remember(lark)
-            except EngineLost:
-                grammar = await self._restored(constraint, sampled, end_ids)
-                if grammar is None:
-                    raise
-        assert grammar is not None
-        async with aclosing(self._matched(prompt, sampling, grammar, sampled)) as chunks:
+            except EngineLost as lost:
+                grammar = await self._restored(sampling, sampled)
+                if grammar is None and constraint.needed:
+                    raise lost.failure or lost from None
+                sampling = replace(sampling, retry=lost.retry)
+        async with aclosing(self._rest(prompt, sampling, grammar, sampled)) as chunks:
             async for chunk in chunks:
-                yield chunk
-
-    async def _matched(
-        self, prompt: Prompt, sampling: Sampling, grammar: GrammarState, sampled: Sequence[int]
-    ) -> AsyncGenerator[Chunk, None]:
-        """Generate without the grammar what follows the ids ``sampled``, and match it.
-        ``grammar``: its state after these ids."""
-        rest = prompt.followed_by(sampled)
-        sampling = replace(sampling, max_tokens=sampling.max_tokens - len(sampled))
-        matched = MatchedGeneration(self.engine, grammar, rest, sampling, self.tracker.turns)
-        async with aclosing(matched.chunks()) as chunks:
-            async for chunk in chunks:
+                # The generation's own tokens may be in the cache, too.
                 yield replace(chunk, cached_tokens=None) if sampled else chunk
 
-    async def _restored(
-        self, constraint: Constraint, sampled: Sequence[int], end_ids: Collection[int]
-    ) -> GrammarState | None:
-        """Return the state of a grammar after the sampled ids; None if it cannot be continued."""
-        if not self.engine.capabilities.logit_bias:
+    def _rest(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        grammar: GrammarState | None,
+        sampled: Sequence[int],
+    ) -> AsyncGenerator[Chunk, None]:
+        """Generate what follows the ids ``sampled`` without the engine's grammar, and match it.
+        ``grammar``: the state after these ids; None if the output is not matched."""
+        rest, sampling = prompt.followed_by(sampled), sampling.after(sampled)
+        if grammar is None:
+            return self._engine.generate(rest, replace(sampling, constraint=None))
+        turns = self._tracker.turns
+        return MatchedGeneration(self._engine, grammar, rest, sampling, turns).chunks()
+
+    async def _restored(self, sampling: Sampling, sampled: Sequence[int]) -> GrammarState | None:
+        """Return the state of the enforced grammar after the sampled ids. Return None if there is
+        no grammar, or if it cannot be continued."""
+        constraint, capabilities = sampling.constraint, self._engine.capabilities
+        if constraint is None or not capabilities.logit_bias:
             return None
-        return await asyncio.to_thread(self.tracker.start, constraint.lark, sampled, end_ids)
+        lark = constraint.lark
+        if capabilities.schemas:  # the grammar that an engine enforces that knows only schemas
+            lark = f"start: %json {msgspec.json.encode(constraint.schema).decode()}"
+        return await self._state(lark, sampling, sampled)
+
+    async def _state(
+        self, lark: str, sampling: Sampling, sampled: Sequence[int] = ()
+    ) -> GrammarState | None:
+        end_ids = {*self._engine.tokenizer.end_ids, *sampling.stop_ids}
+        return await asyncio.to_thread(self._tracker.start, lark, sampled, end_ids)
 
     def _is_costly(self, lark: str, grammar: GrammarState) -> bool:
         return lark in self._costly or grammar.spent_s > _COMPILE_ALLOWANCE_S

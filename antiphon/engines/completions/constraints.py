@@ -122,15 +122,6 @@ class ConstraintEncoder:
             )
         return syntax.fields(value)
 
-    def enforced_grammar(self, constraint: Constraint) -> str:
-        """Return the Lark grammar that the server enforces for the constraint.
-
-        If the server takes only JSON schemas, this grammar is made from the constraint's schema.
-        """
-        if self._syntax is not None and self._syntax.kind == "schema":
-            return f"start: %json {msgspec.json.encode(constraint.schema).decode()}"
-        return constraint.lark
-
 
 _PROBE_OUTPUT = '"qz"'
 _PROBE_CONSTRAINT = Constraint('start: %json {"const": "qz"}', schema={"const": "qz"})

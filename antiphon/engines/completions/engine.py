@@ -19,14 +19,13 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, LoadOptions, Sampling
-from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.request_checks import check_request, images_unsupported_error
-from antiphon.engines.common.stop_conditions import EngineOutput
+from antiphon.engines.common.stop_conditions import EngineOutput, StopConditions
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import DEFAULT_CONTEXT, read_folder
 from antiphon.engines.llama.partial_tokens import PartialTokens
-from antiphon.errors import BackendError, SetupError, UnreadableImage
+from antiphon.errors import BackendError, EngineLost, SetupError, UnreadableImage
 from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.upstream.client import Upstream
@@ -36,7 +35,6 @@ from antiphon.upstream.retries import RetryPolicy
 
 from .constraints import SYNTAXES, ConstraintEncoder, ConstraintSyntax, probe_constraints
 from .images import EncodedRequest, ImageRequestEncoder, image_encoder
-from .resumable_generation import ResumableGeneration
 from .servers import FLAVOURS, CompletionsFlavour
 from .stream_parser import CompletionsStreamParser, StreamRequest
 
@@ -144,72 +142,69 @@ class CompletionsEngine:
         self.tokenizer = tokenizer
         self.card = card
         self._partial_tokens = PartialTokens(tokenizer)
-        self._grammar_tracker = GrammarTracker(tokenizer)
         self._body = body or {}
         base = upstream.versioned_url if flavour.has_version_path else upstream.root
         self._url = f"{base}/{flavour.path}"
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         check_request(self, prompt, sampling)
-        generation = ResumableGeneration(
-            prompt,
-            sampling,
-            self.tokenizer,
-            self.card.context_size - len(prompt.ids),
-            self._constraint_encoder,
-            self._grammar_tracker,
-        )
+        context_left = self.card.context_size - len(prompt.ids)
+        # SGLang rejects a limit that exceeds the context.
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, context_left))
         retry_policy = self._upstream.retry_policy(sampling.session)
-        while not generation.is_over:
+        if isinstance(sampling.retry, RetryPolicy):
+            retry_policy = sampling.retry
+        stop_conditions = StopConditions(self.tokenizer, sampling, sampling.max_tokens)
+        held_ids: tuple[int, ...] = ()
+        is_begun = False
+        while True:
+            rest = prompt.followed_by(held_ids), sampling.after(held_ids)
+            attempt = self._generate_once(*rest, stop_conditions, retry_policy)
             try:
-                async with aclosing(self._generate_once(generation, retry_policy)) as chunks:
+                async with aclosing(attempt) as chunks:
                     async for chunk in chunks:
+                        is_begun = is_begun or bool(chunk.ids)
                         yield chunk
+                return
             except BackendError as error:
-                if generation.is_over:
-                    retry_policy.report(error)
-                    raise
-                if await generation.continue_after(error):
-                    retry_policy.restart()
+                if is_begun or len(stop_conditions.held_ids) > len(held_ids):
+                    retry_policy.restart(error)
                 await retry_policy.wait_before_retry(error)
+                if is_begun:
+                    raise EngineLost(error, retry_policy) from None
+            if sampling.constraint is None:
+                held_ids = stop_conditions.held_ids
+            else:
+                stop_conditions = StopConditions(self.tokenizer, sampling, sampling.max_tokens)
 
     async def _generate_once(
-        self, generation: ResumableGeneration, retry_policy: RetryPolicy
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        stop_conditions: StopConditions,
+        retry_policy: RetryPolicy,
     ) -> AsyncGenerator[Chunk, None]:
-        """Send one request to the server and yield its chunks.
-
-        In most cases, the last of these chunks ends the generation. In two cases, the generation
-        is not over after this request, and the caller must send another request:
-
-        - The server continues an interrupted reply, and the grammar rejects a sampled token.
-        - The request was for one token only, to replace a rejected token.
-
-        Raises ``BackendError`` if the request fails.
-        """
-        prompt, sampling = await generation.next_request()
+        """Send one request to the server and yield its chunks. Raises ``BackendError`` if the
+        request fails."""
         request = await self._encode_request(prompt, sampling)
-        # A continuing request finds this reply's own tokens in the cache. They must not count.
-        counts_cached = not generation.is_continued
         last: Chunk | None = None
         cached: int | None = None
         async with aclosing(self._stream(request, sampling, retry_policy)) as batches:
             async for payloads in batches:
                 parsed, error = _parse_payloads(request.parser, payloads)
                 self._check_vocabulary(parsed)
-                if counts_cached and parsed.cached_tokens is not None:
+                if parsed.cached_tokens is not None:
                     cached = parsed.cached_tokens
-                chunk, needs_request = generation.feed(parsed)
+                chunk = stop_conditions.take(parsed)
                 if chunk is not None and chunk.finish is not None:
                     last = chunk
                     # Stop strings are matched here: the upstream does not know them.
                     if self._flavour.usage_after_finish and parsed.reason is not None:
                         reported = await _read_usage(request.parser, batches)
-                        cached = reported if counts_cached and reported is not None else cached
+                        cached = reported if reported is not None else cached
                     break
                 if chunk is not None:
                     yield replace(chunk, cached_tokens=cached)
-                if needs_request:
-                    return
                 if error is not None:
                     raise error
         if last is None:

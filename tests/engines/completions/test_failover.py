@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import blake2b
 from typing import Any
@@ -11,14 +11,18 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from msgspec.structs import replace
 
-from antiphon.engines.base import Sampling
+from antiphon.engines.base import Engine, Sampling
+from antiphon.engines.common.continued_engine import ContinuedEngine
 from antiphon.engines.common.grammar_state import GrammarState, GrammarTracker
+from antiphon.engines.common.watched_generation import GrammarWatch
 from antiphon.engines.completions.constraints import SYNTAXES
 from antiphon.engines.completions.engine import CompletionsEngine
 from antiphon.engines.completions.servers import FLAVOURS
 from antiphon.errors import BackendError
-from antiphon.inference.tokens import Constraint, ModelCard, Prompt
+from antiphon.inference.sampling import Session
+from antiphon.inference.tokens import Chunk, Constraint, ModelCard, Prompt
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.engine_check import Outcome, collect
 from antiphon.testing.tokenizer import ByteTokenizer
@@ -52,7 +56,7 @@ def telling() -> ScriptedEngine:
 
 
 @asynccontextmanager
-async def fleet(shape: str, dies_after: Sequence[int | None]) -> AsyncIterator[CompletionsEngine]:
+async def fleet(shape: str, dies_after: Sequence[int | None]) -> AsyncIterator[Engine]:
     """An engine over one server for each number of chunks after which it dies."""
     async with AsyncExitStack() as stack:
         urls = []
@@ -61,7 +65,7 @@ async def fleet(shape: str, dies_after: Sequence[int | None]) -> AsyncIterator[C
             urls.append((await stack.enter_async_context(server))[0])
         row = FLAVOURS[shape.partition(",")[0]]
         upstream = Upstream(",".join(urls), pause=_no_pause)
-        engine = CompletionsEngine(upstream, "m", row, ByteTokenizer(), CARD)
+        engine = ContinuedEngine(CompletionsEngine(upstream, "m", row, ByteTokenizer(), CARD))
         stack.push_async_callback(engine.close)
         yield engine
 
@@ -112,13 +116,33 @@ async def test_only_a_finish_reason_ends_a_reply() -> None:
     ]
     async with fake(v1__completions=answers) as playing:
         upstream = Upstream(playing.url, pause=_no_pause)
-        engine = CompletionsEngine(upstream, "m", FLAVOURS["vllm"], ByteTokenizer(), CARD)
+        inner = CompletionsEngine(upstream, "m", FLAVOURS["vllm"], ByteTokenizer(), CARD)
+        engine = ContinuedEngine(inner)
         reply = await collect(engine, PROMPT, Sampling(max_tokens=50))
         await engine.close()
     assert text(reply) == "abce" and reply.last.finish == "stop"
     prompts = [bytes(body["prompt"]) for body in playing.bodies]
     assert prompts[:3] == [b"Once", b"Oncea", b"Onceab"]
     assert [body["max_tokens"] for body in playing.bodies[:3]] == [50, 49, 48]
+
+
+async def test_continuation_avoids_the_server_that_failed() -> None:
+    """Also if it answers: the failure of one stream does not mark it as down."""
+    failing = Answer(sse({"choices": [{"token_ids": [97]}]}, {"error": {"message": "engine"}}))
+    good = Answer(sse({"choices": [{"token_ids": [98], "finish_reason": "stop"}]}))
+    async with (
+        fake(v1__completions=[failing, failing]) as one,
+        fake(v1__completions=[failing, good]) as two,
+    ):
+        upstream = Upstream(f"{one.url},{two.url}", pause=_no_pause)
+        engine = ContinuedEngine(
+            CompletionsEngine(upstream, "m", FLAVOURS["vllm"], ByteTokenizer(), CARD)
+        )
+        session = Session(tenant="t", identity="i", digest=lambda content, **purpose: "d")
+        reply = await collect(engine, PROMPT, Sampling(max_tokens=50, session=session))
+        await engine.close()
+    used = [(len(server.bodies)) for server in (one, two)]
+    assert set(reply.ids) <= {97, 98} and min(used) >= 1 and abs(used[0] - used[1]) <= 1
 
 
 async def test_request_that_kills_every_server_fails() -> None:
@@ -170,8 +194,11 @@ def _greedy(body: dict[str, Any]) -> list[int]:
 
 
 @asynccontextmanager
-async def greedy_fleet(dies: Callable[[int], int | None]) -> AsyncIterator[CompletionsEngine]:
-    """An engine over a greedy server. ``dies``: number of the request → tokens until it dies."""
+async def greedy_fleet(
+    dies: Callable[[int], int | None], *, biases: bool = True
+) -> AsyncIterator[Engine]:
+    """An engine over a greedy server. ``dies``: number of the request → tokens until it dies.
+    ``biases``: whether the server knows ``logit_bias``."""
     numbers = iter(range(10_000))
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -195,11 +222,20 @@ async def greedy_fleet(dies: Callable[[int], int | None]) -> AsyncIterator[Compl
     async with TestServer(app, host="127.0.0.1", handler_cancellation=True) as server:
         upstream = Upstream(f"http://127.0.0.1:{server.port}", pause=_no_pause)
         syntax = next(each for each in SYNTAXES["vllm"] if each.kind == "lark")
-        engine = CompletionsEngine(
-            upstream, "m", FLAVOURS["vllm"], TOKENIZER, CARD, constraint_syntax=syntax
+        row = FLAVOURS["vllm"]
+        row = replace(row, capabilities=replace(row.capabilities, logit_bias=biases))
+        engine = _WatchedEngine(
+            CompletionsEngine(upstream, "m", row, TOKENIZER, CARD, constraint_syntax=syntax)
         )
         yield engine
         await engine.close()
+
+
+class _WatchedEngine(ContinuedEngine):
+    """An engine as the local backend uses it."""
+
+    def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        return GrammarWatch(ContinuedEngine(self._inner)).generate(prompt, sampling)
 
 
 @pytest.mark.parametrize(
@@ -220,6 +256,18 @@ async def test_grammar_holds_over_all_servers(grammar: str, dies_after: int) -> 
         continued = await collect(engine, PROMPT, sampling)
     assert continued.ids == undisturbed.ids
     assert continued.last.finish == "stop"
+
+
+@pytest.mark.parametrize("is_needed", [True, False])
+async def test_grammar_without_logit_bias_is_dropped_or_fails(is_needed: bool) -> None:
+    constraint = Constraint(GRAMMARS["object"], needed=is_needed)
+    sampling = Sampling(max_tokens=20, constraint=constraint)
+    async with greedy_fleet(lambda number: None if number else 4, biases=False) as engine:
+        if is_needed:
+            with pytest.raises(BackendError, match="broke off"):
+                await collect(engine, PROMPT, sampling)
+        else:
+            assert len((await collect(engine, PROMPT, sampling)).ids) == 20
 
 
 def test_grammar_state_knows_where_the_output_may_end() -> None:

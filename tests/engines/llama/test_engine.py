@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from antiphon.engines.base import LoadOptions, Sampling
-from antiphon.engines.common.restarted_engine import RestartedEngine
+from antiphon.engines.common.continued_engine import ContinuedEngine
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.llama import engine as llama_engine
 from antiphon.engines.llama.client import LlamaClient
@@ -282,7 +282,7 @@ async def test_process_that_dies_again_while_it_loads_is_started_once_more(
 ) -> None:
     others = child_processes()
     inner = await load(smollm2_path, LoadOptions(threads=1, context_size=512, parallel=2))
-    engine = RestartedEngine(inner)
+    engine = ContinuedEngine(inner)
     try:
         async with asyncio.timeout(TIMEOUT_S):
             chunks = engine.generate(prompt(inner, "Count: 1 2"), greedy(40, ignore_eos=True))

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from antiphon.engines.base import LoadOptions, Sampling
-from antiphon.engines.common.restarted_engine import RestartedEngine
+from antiphon.engines.common.continued_engine import ContinuedEngine
 from antiphon.engines.openvino.engine import OpenvinoEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.inference.tokens import Constraint
@@ -180,7 +180,7 @@ async def test_worker_death_fails_running_requests_only() -> None:
 async def test_worker_that_dies_again_while_it_loads_is_started_once_more() -> None:
     others = child_processes()
     inner = await load(GGUF, LoadOptions(threads=1, context_size=1024))
-    engine = RestartedEngine(inner)
+    engine = ContinuedEngine(inner)
     try:
         async with asyncio.timeout(60):
             chunks = engine.generate(prompt(inner, "Once upon a time"), greedy(40))

@@ -1,7 +1,5 @@
-"""Generations that outlive the process of their engine.
-
-If the process of an engine ends, for example because the system needed its memory, its next request
-starts it again. A generation that was running then continues after its last token.
+"""Generations that outlive the process of their engine, or the upstream that generated them. They
+continue after their last token.
 """
 
 from __future__ import annotations
@@ -26,12 +24,13 @@ _MAX_STALLED = 3
 _MAX_LOSSES = 10
 
 
-class RestartedEngine:
-    """``Engine`` that continues the generations of ``inner`` if its process ends. ``close`` also
-    closes ``inner``.
+class ContinuedEngine:
+    """``Engine`` that continues the generations of ``inner`` that break off. ``close`` also closes
+    ``inner``.
 
-    Generations that lost their process begin again one at a time, each when the one before has a
-    token. So a request that ends the process each time fails alone, and the others go on.
+    If a process ended, the next request starts it again. The generations that lost it begin again
+    one at a time, each when the one before has a token. So a request that ends the process each
+    time fails alone, and the others go on.
     """
 
     def __init__(self, inner: Engine) -> None:
@@ -55,27 +54,29 @@ class RestartedEngine:
                         sampled += chunk.ids
                         yield chunk
                 return
-            except EngineLost:
+            except EngineLost as lost:
                 if sampled and sampling.constraint is not None:
                     raise
                 losses, stalled = losses + 1, 0 if len(sampled) > count else stalled + 1
                 if stalled >= _MAX_STALLED or losses > _MAX_LOSSES:
                     raise _lost_too_often(losses) from None
-                _log.warning("an engine is gone, its generation continues", tokens=len(sampled))
-            attempt = self._continue(prompt, sampling, sampled)
+                _log.warning("a generation broke off, it continues", tokens=len(sampled))
+                is_process = lost.failure is None
+                sampling = replace(sampling, retry=lost.retry)
+            attempt = self._continue(prompt, sampling, sampled, is_process=is_process)
 
     async def _continue(
-        self, prompt: Prompt, sampling: Sampling, sampled: list[int]
+        self, prompt: Prompt, sampling: Sampling, sampled: list[int], *, is_process: bool
     ) -> AsyncGenerator[Chunk, None]:
-        """Generate the tokens after ``sampled``."""
+        """Generate the tokens after ``sampled``. ``is_process``: whether a process was lost."""
         if sampled:
-            prompt = prompt.followed_by(sampled)
-            sampling = replace(sampling, max_tokens=sampling.max_tokens - len(sampled))
+            prompt, sampling = prompt.followed_by(sampled), sampling.after(sampled)
         if sampling.max_tokens < 1:
             yield Chunk(finish="length")
             return
         async with AsyncExitStack() as turn:
-            await turn.enter_async_context(self._restarting)
+            if is_process:
+                await turn.enter_async_context(self._restarting)
             async with aclosing(self._inner.generate(prompt, sampling)) as chunks:
                 async for chunk in chunks:
                     if chunk.ids:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from antiphon.engines.base import Sampling
-from antiphon.engines.common.restarted_engine import RestartedEngine
+from antiphon.engines.common.continued_engine import ContinuedEngine
 from antiphon.errors import BackendError, EngineLost
 from antiphon.inference.tokens import Chunk, Constraint, Prompt
 from antiphon.testing.engine import ScriptedEngine
@@ -42,7 +42,7 @@ class CrashingEngine(ScriptedEngine):
             yield Chunk((last + count,), finish=finish)  # type: ignore[arg-type]
 
 
-async def _chunks(engine: RestartedEngine, first: int, sampling: Sampling) -> list[Chunk]:
+async def _chunks(engine: ContinuedEngine, first: int, sampling: Sampling) -> list[Chunk]:
     return [chunk async for chunk in engine.generate(Prompt((first,)), sampling)]
 
 
@@ -52,7 +52,7 @@ def _ids(chunks: list[Chunk]) -> list[int]:
 
 async def test_generation_continues_after_its_last_token() -> None:
     inner = CrashingEngine(fatal=(11, 14, 20))
-    chunks = await _chunks(RestartedEngine(inner), 10, Sampling(max_tokens=12))
+    chunks = await _chunks(ContinuedEngine(inner), 10, Sampling(max_tokens=12))
     assert _ids(chunks) == list(range(11, 23))
     assert chunks[-1].finish == "length"
     # the tokens of the reply itself are not reported as cached
@@ -66,12 +66,12 @@ async def test_all_tokens_were_there_when_the_process_ended() -> None:
             yield Chunk((7, 8))
             raise EngineLost
 
-    chunks = await _chunks(RestartedEngine(LateEngine()), 1, Sampling(max_tokens=2))
+    chunks = await _chunks(ContinuedEngine(LateEngine()), 1, Sampling(max_tokens=2))
     assert _ids(chunks) == [7, 8] and chunks[-1].finish == "length"
 
 
 async def test_request_that_always_ends_the_process_fails_with_the_reason() -> None:
-    engine = RestartedEngine(CrashingEngine(poison=1))
+    engine = ContinuedEngine(CrashingEngine(poison=1))
     with pytest.raises(BackendError, match="ended 3 times during this response") as caught:
         await _chunks(engine, 1, Sampling(max_tokens=5))
     assert not isinstance(caught.value, EngineLost) and caught.value.permanent
@@ -83,7 +83,7 @@ async def test_losses_with_progress_are_bounded_too() -> None:
             yield Chunk((len(prompt.ids),))
             raise EngineLost
 
-    engine = RestartedEngine(OneToken())
+    engine = ContinuedEngine(OneToken())
     with pytest.raises(BackendError, match="ended 11 times"):
         await _chunks(engine, 1, Sampling(max_tokens=1000))
 
@@ -107,7 +107,7 @@ async def test_others_go_on_beside_a_request_that_ends_the_process() -> None:
                 self.deaths += lives == self.deaths
                 raise
 
-    engine = RestartedEngine(SharedProcess())
+    engine = ContinuedEngine(SharedProcess())
     firsts = (100, 1, 200, 300)
     results = await asyncio.gather(
         *(_chunks(engine, first, Sampling(max_tokens=20)) for first in firsts),
@@ -122,7 +122,7 @@ async def test_others_go_on_beside_a_request_that_ends_the_process() -> None:
 
 async def test_abandoned_restart_lets_the_next_one_begin() -> None:
     inner = CrashingEngine(fatal=(11, 31))
-    engine = RestartedEngine(inner)
+    engine = ContinuedEngine(inner)
     chunks = engine.generate(Prompt((10,)), Sampling(max_tokens=5))
     assert [(await anext(chunks)).ids, (await anext(chunks)).ids] == [(), ()]  # before its token
     assert inner.begun == [10, 10]
@@ -133,9 +133,9 @@ async def test_abandoned_restart_lets_the_next_one_begin() -> None:
 
 async def test_constrained_output_is_left_to_the_caller() -> None:
     constraint = Constraint("start: /x+/")
-    engine = RestartedEngine(CrashingEngine(fatal=(12,)))
+    engine = ContinuedEngine(CrashingEngine(fatal=(12,)))
     with pytest.raises(EngineLost):
         await _chunks(engine, 10, Sampling(max_tokens=5, constraint=constraint))
-    again = RestartedEngine(CrashingEngine(fatal=(11,)))  # nothing was sampled before
+    again = ContinuedEngine(CrashingEngine(fatal=(11,)))  # nothing was sampled before
     sampling = Sampling(max_tokens=5, constraint=constraint)
     assert _ids(await _chunks(again, 10, sampling)) == list(range(11, 16))
