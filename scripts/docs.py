@@ -242,7 +242,7 @@ def models_page() -> str:
 def _format_row(name: str, row: ToolFormat | ReasoningFormat, looks: str) -> str:
     also = f" ({', '.join(row.aliases)})" if row.aliases else ""
     shown = looks.replace("\n", "⏎").replace("|", "&#124;").replace("<", "&lt;")
-    checked = "published" if row.from_template else ""
+    checked = "published" if "template" in row.source else ""
     return f"| `{name}`{also} | {row.models} | <code>{shown}</code> | {row.source} | {checked} |"
 
 

@@ -39,7 +39,7 @@ _PARAMETERS = frozenset({"pairs", "elements", "key"})
 _NAMES = frozenset({"name", "label", "record"})
 #: Fields that a file cannot set. The name comes from the table's head. The other fields are
 #: documentation of Antiphon's own formats.
-_RESERVED = frozenset({"name", "models", "aliases", "source", "from_template"})
+_RESERVED = frozenset({"name", "models", "aliases", "source"})
 _STEP = re.compile(r"\.\w+|\[(?:\.\.\.|\d+)\]")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 

@@ -402,9 +402,9 @@ def test_tag_suffix_follows_the_vocabulary(separated: bool) -> None:
     assert json.loads(found[1]["arguments"]) == ARGUMENTS
 
 
-def test_rows_marked_from_template_have_a_published_template() -> None:
-    assert {name for name, row in TOOLS.items() if row.from_template} == set(ROWS.values())
-    thinks = {name for name, row in REASONING.items() if row.from_template}
+def test_rows_whose_source_is_a_template_have_a_published_template() -> None:
+    assert {name for name, row in TOOLS.items() if "template" in row.source} == set(ROWS.values())
+    thinks = {name for name, row in REASONING.items() if "template" in row.source}
     assert thinks == set(THINKS.values()) | {name for name, *_ in thinking_only()}
 
 

@@ -51,8 +51,7 @@ class RowMetadata(TypedDict, total=False):
 
     models: Required[str]
     aliases: tuple[str, ...]
-    source: Required[str]
-    from_template: bool
+    source: str
 
 
 # --- Calls as JSON --------------------------------------------------------------------------------
@@ -77,8 +76,6 @@ def json_calls(
     - ``bare``: the first character of calls that may start without any of ``opens``: ``{`` for an
       object, or ``[`` for a list. ``""`` means that there are no such calls.
     - ``written``: the syntax in which calls are written.
-    - ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates
-      of models with this format, and the format's documentation.
     """
     ends = dict.fromkeys(closes, START) | dict.fromkeys(opens, "records")
     return ToolFormat(
@@ -249,18 +246,12 @@ def with_wrappers(row: ToolFormat, tags: tuple[str, ...]) -> ToolFormat:
 
 
 def keyed_json_calls(
-    name: str,
-    opening: str,
-    closing: str,
-    mark: str,
-    **metadata: Unpack[RowMetadata],
+    name: str, opening: str, closing: str, mark: str, **metadata: Unpack[RowMetadata]
 ) -> ToolFormat:
     """Build a tool format whose calls are a list of JSON objects with one key each. The key is the
     tool's name, and its value is the arguments.
 
-    ``opening``, ``closing``: the texts before and after the list. ``name``, ``mark``, ``metadata``:
-    the format's name, a regex that matches the chat templates of models with this format, and the
-    format's documentation.
+    ``opening``, ``closing``: the texts before and after the list.
     """
     ends = {opening: "calls", closing: START}
     return ToolFormat(
@@ -329,18 +320,12 @@ def json_call_syntax(
 
 
 def deepseek_calls(
-    name: str,
-    mark: str,
-    *,
-    typed: bool,
-    **metadata: Unpack[RowMetadata],
+    name: str, mark: str, *, typed: bool, **metadata: Unpack[RowMetadata]
 ) -> ToolFormat:
     """Build the tool format of DeepSeek V3 or V3.1.
 
     ``typed``: True for V3, which writes the type of a call, and puts its arguments into a fenced
-    Markdown code block. False for V3.1, which does neither. ``name``: the name of the format.
-    ``mark``: a regex that matches chat templates with this format. ``metadata``: the documentation
-    of the format.
+    Markdown code block. False for V3.1, which does neither.
     """
     first, last = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
     begin, sep, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -370,17 +355,13 @@ def deepseek_calls(
 
 
 def mistral_calls(
-    name: str,
-    written: CallSyntax,
-    mark: str,
-    **metadata: Unpack[RowMetadata],
+    name: str, written: CallSyntax, mark: str, **metadata: Unpack[RowMetadata]
 ) -> ToolFormat:
     """Build the tool format of a Mistral model.
 
     Older models write calls as a list of JSON objects. From tokenizer v11 on, models write a call
     as a name and its arguments. The format parses both syntaxes. ``written``: the syntax in which
-    this model writes calls. ``name``: the name of the format. ``mark``: a regex that matches chat
-    templates with this format. ``metadata``: the documentation of the format.
+    this model writes calls.
     """
     again = {"[TOOL_CALLS]": "call"}
     ends = again | {"[/TOOL_CALLS]": START}
@@ -408,15 +389,12 @@ def mistral_calls(
     )
 
 
-def inkling_calls(
-    name: str,
-    **metadata: Unpack[RowMetadata],
-) -> ToolFormat:
+def inkling_calls(name: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     """Build the tool format of Inkling.
 
     A reply is one or more messages of several types. A call is a message with the tool's name in
     its header. The prompt already opens the header of the first message, so the reply starts inside
-    this header. ``name``, ``metadata``: the format's name and its documentation.
+    this header.
     """
     header, call, end = "<|message_model|>", "<|content_invoke_tool_json|>", "<|end_message|>"
     ends = {end: START, header: "header", call: "record"}
@@ -441,15 +419,11 @@ def inkling_calls(
     )
 
 
-def solar_calls(
-    name: str,
-    **metadata: Unpack[RowMetadata],
-) -> ToolFormat:
+def solar_calls(name: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     """Build the tool format of Solar Open.
 
     A special token precedes each part of a call: the id, the name and the arguments. All calls form
-    one message, and the end of this message ends the turn. ``name``, ``metadata``: the format's
-    name and its documentation.
+    one message, and the end of this message ends the turn.
     """
     first, last = "<|tool_calls|>", "<|calls|>"
     begin, name_tag, args_tag = "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>"
@@ -476,14 +450,9 @@ def solar_calls(
     )
 
 
-def function_json_calls(
-    name: str,
-    mark: str,
-    **metadata: Unpack[RowMetadata],
-) -> ToolFormat:
+def function_json_calls(name: str, mark: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     """Build a tool format whose calls are ``<function=NAME>{…}</function>``. Llama 3.1 writes calls
-    of custom functions this way. ``name``, ``mark``, ``metadata``: the format's name, a regex that
-    matches the chat templates of models with this format, and the format's documentation."""
+    of custom functions this way."""
     opening, closing = "<function=", "</function>"
     ends = {opening: "name", closing: START}
     return ToolFormat(
@@ -500,19 +469,12 @@ def function_json_calls(
     )
 
 
-def recipient_line_calls(
-    name: str,
-    mark: str,
-    **metadata: Unpack[RowMetadata],
-) -> ToolFormat:
+def recipient_line_calls(name: str, mark: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     """Build the tool format of Functionary 3.2. The model writes a line ``>>>RECIPIENT``, then the
     text for this recipient.
 
     The recipient is a tool's name, or ``all`` for an answer. The prompt already contains the first
     ``>>>``, so the reply starts with a recipient.
-
-    ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates of
-    models with this format, and the format's documentation.
     """
     opens = {">>>": "name"}
     ends = opens | {">>>all\n": START}
@@ -532,20 +494,13 @@ def recipient_line_calls(
     )
 
 
-def harmony_template_calls(
-    name: str,
-    mark: str,
-    **metadata: Unpack[RowMetadata],
-) -> ToolFormat:
+def harmony_template_calls(name: str, mark: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     """Build the tool format of a model that writes harmony messages, but has a chat template of its
     own.
 
     The name of the called function stands after the role or the channel of the message. With some
     vocabularies, the model writes a space after a control token. So the format accepts calls with
     and without this space.
-
-    ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates of
-    models with this format, and the format's documentation.
     """
     to, message = "to=functions.", "<|message|>"
     again = "<|end|><|start|>assistant"
@@ -585,13 +540,9 @@ def harmony_template_calls(
 _HEADER = r"(?:\s|commentary|analysis|final|json|code|<\|(?:channel|constrain)\|>)*"
 
 
-def plamo_calls(
-    name: str,
-    **metadata: Unpack[RowMetadata],
-) -> ToolFormat:
+def plamo_calls(name: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     """Build the tool format of PLaMo. Two special tokens surround each part of a call, and each
-    kind of part has special tokens of its own. ``name``, ``metadata``: the format's name and its
-    documentation."""
+    kind of part has special tokens of its own."""
 
     def pair(what: str) -> tuple[str, str]:
         return f"<|plamo:begin_{what}:plamo|>", f"<|plamo:end_{what}:plamo|>"
@@ -644,8 +595,6 @@ def python_calls(
       ``opening`` is empty, the parser recognizes calls only at the start of an answer.
     - ``in_list``: whether the calls are in a Python list. Otherwise each call is on a line of its
       own.
-    - ``name``, ``metadata``: the format's name and its documentation.
-    - ``mark``: a regex that matches the chat templates of models with this format.
     """
     ends = {opening: "calls", closing: START} if opening else {}
     left, right, line = ("[", "]", "") if in_list else ("", "", "\n" if opening else "")
@@ -694,7 +643,7 @@ def braced_calls(
 
     ``opening``, ``closing``: the texts before and after each call. ``quote``: the special token
     before and after each string. ``in_order``: whether the model writes arguments in alphabetical
-    order. ``name``, ``metadata``: the format's name and its documentation.
+    order.
     """
     ends = {opening: "call", closing: START}
     called = _named(["call:"], ["{", "("])
@@ -776,8 +725,6 @@ def _tagged_calls(
     - ``outer_tags``: another pair of tags around each call. A word without meaning may follow the
       first of these tags.
     - ``trims``: whether one line end on each side of a value is dropped.
-    - ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates
-      of models with this format, and the format's documentation.
     """
     first, last = section
     before, after = outer_tags
@@ -947,18 +894,12 @@ def _in_section(first: str, called: Sequences) -> Sequences:
 
 
 def function_tags(
-    name: str,
-    section: str,
-    mark: str,
-    *,
-    lines: bool = True,
-    **metadata: Unpack[RowMetadata],
+    name: str, section: str, mark: str, *, lines: bool = True, **metadata: Unpack[RowMetadata]
 ) -> ToolFormat:
     """Build a tool format whose calls are written as ``<function=NAME><parameter=KEY>value``.
 
     ``section``: the name of the tag around each call. ``lines``: whether each value stands on lines
-    of its own. ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat
-    templates of models with this format, and the format's documentation.
+    of its own.
     """
     first, last = f"<{section}>", f"</{section}>"
     begin, end = (">\n", "\n</parameter>{line}") if lines else (">", "</parameter>{line}")
@@ -994,19 +935,14 @@ _SECTIONS = ("function_calls", "tool_calls", "calls")
 
 
 def invoke_tags(
-    name: str,
-    section: str,
-    tag: str,
-    mark: str,
-    **metadata: Unpack[RowMetadata],
+    name: str, section: str, tag: str, mark: str, **metadata: Unpack[RowMetadata]
 ) -> ToolFormat:
     """Build a tool format whose calls are written as ``<invoke name="…"><parameter
     name="…">value``.
 
     ``section``: the name of the tag around all calls. ``tag``: the prefix of the tag names
     ``invoke`` and ``parameter``. If this prefix is not empty, each parameter also states whether
-    its value is a string. ``name``, ``mark``, ``metadata``: the format's name, a regex that matches
-    the chat templates of models with this format, and the format's documentation.
+    its value is a string.
     """
     first, last = f"<{section}>", f"</{section}>"
     call, parameter, end = f"<{tag}invoke name=", f"<{tag}parameter name=", f"</{tag}parameter>"
@@ -1045,15 +981,11 @@ def invoke_tags(
     return with_other_sections(row, section, others)
 
 
-def step_tags(
-    name: str,
-    **metadata: Unpack[RowMetadata],
-) -> ToolFormat:
+def step_tags(name: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     """Build the tool format of Step 3.
 
     Calls and parameters are written in tags with the prefix ``steptml:``. Special tokens stand
     around these tags. They are the special tokens of DeepSeek's format in another spelling.
-    ``name``, ``metadata``: the format's name and its documentation.
     """
     first, last = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
     begin, sep, end = "<｜tool_call_begin｜>", "<｜tool_sep｜>", "<｜tool_call_end｜>"
@@ -1092,14 +1024,10 @@ def step_tags(
     return replace(row, states={**row.states, **separated})
 
 
-def cdata_tags(
-    name: str,
-    **metadata: Unpack[RowMetadata],
-) -> ToolFormat:
+def cdata_tags(name: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     """Build a tool format whose calls are written as ``<function name="…"><param name="…">value``.
 
-    A value that could be mistaken for a tag stands in a CDATA section. ``name``, ``metadata``: the
-    format's name and its documentation.
+    A value that could be mistaken for a tag stands in a CDATA section.
     """
     opening, closing = '<function name="', "</function>"
     key, end = '<param name="', "</param>"
@@ -1168,16 +1096,11 @@ def _cdata_state(
     )
 
 
-def element_tags(
-    name: str,
-    quote: str,
-    **metadata: Unpack[RowMetadata],
-) -> ToolFormat:
+def element_tags(name: str, quote: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     """Build the tool format of MiniMax M3.
 
     For each parameter, the model writes a tag with the parameter's name. These tags can be nested.
-    ``quote``: the special token that precedes each tag. ``name``, ``metadata``: the format's name
-    and its documentation.
+    ``quote``: the special token that precedes each tag.
     """
     first, last = f"{quote}<tool_call>", f"{quote}</tool_call>"
     opening, closing = f'{quote}<invoke name="', f"{quote}</invoke>"
@@ -1226,14 +1149,10 @@ def element_tags(
     )
 
 
-def typed_tags(
-    name: str,
-    **metadata: Unpack[RowMetadata],
-) -> ToolFormat:
+def typed_tags(name: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     """Build the tool format of Kimi K3.
 
     Tags are made of special tokens and have attributes as in XML. Each value states its type.
-    ``name``, ``metadata``: the format's name and its documentation.
     """
     opening, sep, closing = "<|open|>", "<|sep|>", "<|close|>"
     first, last = f"{opening}tools{sep}", f"{closing}tools{sep}"
@@ -1291,28 +1210,17 @@ def typed_tags(
     )
 
 
-def recipient_tags(
-    name: str,
-    tag: str,
-    **metadata: Unpack[RowMetadata],
-) -> ToolFormat:
+def recipient_tags(name: str, tag: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     """Build the tool format of the Muse models.
 
     Each message of a reply starts with its recipient. A tool call is a message whose recipient is
     the tool. The arguments of the call stand in tags.
 
-    ``tag``: the prefix of the names of these tags, such as ``atem:``. ``name``: the format's name.
-    ``metadata``: the format's documentation.
+    ``tag``: the prefix of the names of these tags, such as ``atem:``.
     """
     to, message, section = " to=", "<|message|>", f"<{tag}function_calls>"
     again = "<|start|>assistant"
-    row = invoke_tags(
-        name,
-        f"{tag}function_calls",
-        tag,
-        mark=f"<{tag}function_calls>",
-        **metadata,
-    )
+    row = invoke_tags(name, f"{tag}function_calls", tag, mark=f"<{tag}function_calls>", **metadata)
     key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
     recipients = {f"{to}self{message}": THINKING, f"{to}user{message}": TEXT, to: "header"}
     closing = f"</{tag}function_calls>"
@@ -1361,18 +1269,13 @@ def recipient_tags(
     )
 
 
-def channel_tags(
-    name: str,
-    tag: str,
-    **metadata: Unpack[RowMetadata],
-) -> ToolFormat:
+def channel_tags(name: str, tag: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     """Build the tool format of the Beam models.
 
     The model writes harmony messages. A call has an opening and a closing tag for each argument.
     The value of the argument stands between the tags, on separate lines.
 
-    ``tag``: the prefix of the names of these tags, such as ``rfl:``. ``name``: the format's name.
-    ``metadata``: the format's documentation.
+    ``tag``: the prefix of the names of these tags, such as ``rfl:``.
     """
     to, message = " to=", "<|channel|>analysis <|constrain|>xml<|message|>"
     again, last = "<|end|><|start|>assistant", "<|call|>"
@@ -1409,15 +1312,12 @@ def channel_tags(
     )
 
 
-def shell_tags(
-    name: str,
-    **metadata: Unpack[RowMetadata],
-) -> ToolFormat:
+def shell_tags(name: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     """Build the tool format of the Code World Model: ``<tool: NAME>``, followed by the call's only
     argument without markup.
 
     vLLM's parser also accepts the tag ``<tool: function>``. After this tag come the tool's name and
-    then the argument. ``name``, ``metadata``: the format's name and its documentation.
+    then the argument.
     """
     opening, label, closing = "<tool: ", "<tool: function>", "</tool>"
     ends = {label: "command", opening: "name", closing: START}
@@ -1463,8 +1363,6 @@ def key_value_tags(
       with a slash, such as ``</arg_key>``. If ``key_end`` is ``""``, a key ends where its value
       begins.
     - ``line``: the text between the name, keys and values. By default, it is an optional line end.
-    - ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates
-      of models with this format, and the format's documentation.
     """
     (opening, closing), (first, last), (key, value) = call, section, tags
     key_end = key.replace("<", "</") if key_end is None else key_end
@@ -1530,7 +1428,6 @@ def sectioned_key_value_tags(
     - ``tag``: the prefix and the suffix of every tag's name.
     - ``after_name``: the name of the tag after a tool's name, or ``""`` if there is no such tag.
     - ``typed``: whether a call may state the types of its values.
-    - ``name``, ``mark``, ``line``, ``metadata``: as in ``key_value_tags``.
     """
 
     def pair(word: str) -> tuple[str, str]:

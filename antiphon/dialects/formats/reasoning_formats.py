@@ -12,7 +12,6 @@ from .types import ReasoningFormat
 
 _VLLM = "vLLM's parser"
 _SGLANG = "SGLang's parser"
-_TEMPLATE = "its template"
 
 REASONING: Mapping[str, ReasoningFormat] = {
     row.name: row
@@ -34,8 +33,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             mark="<seed:think>",
             models="Seed OSS",
             aliases=("seed_oss",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="kimi",
@@ -51,8 +48,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             close=("[/THINK]",),
             mark=r"\[THINK\]",
             models="Magistral, Ministral 3 Reasoning",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="gemma4",
@@ -61,8 +56,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             bare_open=("thought\n",),
             mark=r"<\|channel>",
             models="Gemma 4",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="cohere",
@@ -74,8 +67,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             mark=r"<\|START_THINKING\|>",
             models="Command R7B, Command A",
             aliases=("cohere_command3", "cohere_command4", "command_r7b"),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="inkling",
@@ -96,8 +87,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             mark="<atem:function_calls>",
             models="Muse Glimmer",
             aliases=("muse_glimmer", "musespark1x"),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="beam",
@@ -126,8 +115,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             mark="chat_format=llm-jp-harmony",
             models="LLM-jp 4",
             aliases=("llm_jp_harmony",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="functionary_v3_2",
@@ -135,8 +122,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             frames=(">>>all\n",),
             mark=">>>all",
             models="Functionary 3.2, which does not reason",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="exaone_deep",
@@ -144,8 +129,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             close=("</thought>",),
             mark="</thought>",
             models="EXAONE Deep",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="hyperclovax",
@@ -156,7 +139,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             models="HyperCLOVA X SEED Think",
             aliases=("hyperclovax_seed_think_14b",),
             source="a template for vLLM",
-            from_template=True,
         ),
         ReasoningFormat(
             name="k2_horizon",
@@ -164,8 +146,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             close=("</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>"),
             mark=r"ifm\|think",
             models="K2 Horizon",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="plamo3",
@@ -183,8 +163,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             frames=("<|close|>message<|sep|>", "<|close|>tools<|sep|>"),
             mark=r"<\|open\|>",
             models="Kimi K3",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="minimax_m3",
@@ -192,8 +170,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             close=("</mm:think>",),
             mark="<mm:think>",
             models="MiniMax M3",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="apertus",
@@ -202,8 +178,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             mark=r"<\|inner_prefix\|>",
             models="Apertus",
             aliases=("apertus2509",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="solar_open2",
@@ -221,8 +195,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             header="<|begin|>assistant",
             mark=r"<\|tool_call:args\|>",
             models="Solar Open",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="hy_v3",
@@ -231,8 +203,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             mark=":opensource|<think:",
             models="Hunyuan 3, as published",
             aliases=("hunyuan",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="hy_v4",
@@ -260,7 +230,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             mark=r"<\|extra_0\|>",
             models="Hunyuan A13B",
             source="vLLM's parser and its template",
-            from_template=True,
         ),
         ReasoningFormat(
             name="ernie45",
@@ -269,8 +238,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             answer=("<response>", "</response>"),
             mark="<global_setting>|</response> for each user query",
             models="ERNIE 4.5 Thinking, Granite 3.3",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="granite",
@@ -278,8 +245,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             close=("Here is my response:", "Here's my response:"),
             mark="Here is my thought process",
             models="Granite 3.2",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="apriel",
@@ -288,8 +253,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
             frames=("\n[END FINAL RESPONSE]", "[END FINAL RESPONSE]"),
             mark=r"\[BEGIN FINAL RESPONSE\]",
             models="Apriel 1.5, 1.6",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ReasoningFormat(
             name="think",
@@ -341,7 +304,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
                 "telechat4",
             ),
             source="the template of Qwen 3",
-            from_template=True,
         ),
     )
 }

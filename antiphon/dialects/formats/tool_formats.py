@@ -48,7 +48,6 @@ from .types import START, CallSyntax, State, ToolFormat
 _VLLM = "vLLM's parser"
 _SGLANG = "SGLang's parser"
 _PLUGIN = "a parser for vLLM"
-_TEMPLATE = "its template"
 
 #: Llama 4 is published with a template for JSON calls. The template for Python calls is vLLM's.
 _PYTHONIC_4 = r"(?s)\[func_name1\(.*<\|header_start\|>"
@@ -81,8 +80,6 @@ _GIGACHAT = json_calls(
     json_call_syntax(before="<|message_sep|>\n\nfunction call<|role_sep|>\n"),
     mark="role_sep",
     models="GigaChat 3",
-    source=_TEMPLATE,
-    from_template=True,
 )
 _LLAMA = with_function_tags(
     json_calls(
@@ -95,8 +92,6 @@ _LLAMA = with_function_tags(
         mark=r'(?s)\A(?!.*Action:).*?("parameters":|<\|python_tag\|>)',
         models="Llama 3.1, 3.2, 3.3, 4",
         aliases=("llama3", "llama4_json", "llama_3_x"),
-        source=_TEMPLATE,
-        from_template=True,
     )
 )
 #: It may also write its list of calls in a fenced code block after some text.
@@ -109,8 +104,6 @@ _XLAM = json_calls(
     bare="[",
     mark="calls in a single JSON array|xLAM|deep thinking subroutine",
     models="xLAM, Cogito of Llama",
-    source=_TEMPLATE,
-    from_template=True,
 )
 #: Llama 4 writes the text before a call between these tags. The text may be empty.
 _PYTHON = {"<|python_start|>": START, "<|python_end|>": START}
@@ -128,8 +121,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             "(?s)｜DSML｜.*function_calls",
             models="DeepSeek V3.2",
             aliases=("deepseekv32",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         invoke_tags(
             "deepseek_v41",
@@ -147,18 +138,8 @@ TOOLS: Mapping[str, ToolFormat] = {
             _DSML,
             models="DeepSeek V4",
             aliases=("deepseekv4",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
-        invoke_tags(
-            "gigachat35",
-            f"{_GCML}tool_calls",
-            _GCML,
-            _GCML,
-            models="GigaChat 3.5",
-            source=_TEMPLATE,
-            from_template=True,
-        ),
+        invoke_tags("gigachat35", f"{_GCML}tool_calls", _GCML, _GCML, models="GigaChat 3.5"),
         deepseek_calls(
             "deepseek_v3",
             "(?s)<｜tool▁sep｜>.*```json",
@@ -166,7 +147,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="DeepSeek V3, R1",
             aliases=("deepseekv3", "deepseek_r1"),
             source="vLLM's template",
-            from_template=True,
         ),
         deepseek_calls(
             "deepseek_v31",
@@ -174,8 +154,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             typed=False,
             models="DeepSeek V3.1",
             aliases=("deepseekv31", "deepseek_v3_1"),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         ToolFormat(
             name="kimi_k2",
@@ -203,50 +181,18 @@ TOOLS: Mapping[str, ToolFormat] = {
             ends_reasoning=True,
             mark=r"<\|tool_calls_section_begin\|>",
             models="Kimi K2",
-            source=_TEMPLATE,
-            from_template=True,
         ),
-        step_tags(
-            "step3",
-            models="Step 3",
-            source=_SGLANG,
-        ),
+        step_tags("step3", models="Step 3", source=_SGLANG),
         recipient_tags(
-            "muse",
-            "atem:",
-            models="Muse Glimmer",
-            aliases=("muse_glimmer", "musespark1x"),
-            source=_TEMPLATE,
-            from_template=True,
+            "muse", "atem:", models="Muse Glimmer", aliases=("muse_glimmer", "musespark1x")
         ),
-        channel_tags(
-            "beam",
-            "rfl:",
-            models="Beam",
-            source=_SGLANG,
-        ),
-        typed_tags(
-            "kimi_k3",
-            models="Kimi K3",
-            source=_TEMPLATE,
-            from_template=True,
+        channel_tags("beam", "rfl:", models="Beam", source=_SGLANG),
+        typed_tags("kimi_k3", models="Kimi K3"),
+        invoke_tags(
+            "minimax_m2", "minimax:tool_call", "", "minimax:tool_call", models="MiniMax M2"
         ),
         invoke_tags(
-            "minimax_m2",
-            "minimax:tool_call",
-            "",
-            "minimax:tool_call",
-            models="MiniMax M2",
-            source=_TEMPLATE,
-            from_template=True,
-        ),
-        invoke_tags(
-            "dots",
-            "dots_function_call",
-            "",
-            "dots_function_call",
-            models="dots",
-            source=_VLLM,
+            "dots", "dots_function_call", "", "dots_function_call", models="dots", source=_VLLM
         ),
         key_value_tags(
             "solar_open2",
@@ -258,17 +204,8 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="Solar Open 2",
             source=_VLLM,
         ),
-        solar_calls(
-            "solar_open",
-            models="Solar Open",
-            source=_TEMPLATE,
-            from_template=True,
-        ),
-        plamo_calls(
-            "plamo3",
-            models="PLaMo 3",
-            source=_VLLM,
-        ),
+        solar_calls("solar_open", models="Solar Open"),
+        plamo_calls("plamo3", models="PLaMo 3", source=_VLLM),
         sectioned_key_value_tags(
             "k2_horizon",
             ("ifm|", ""),
@@ -276,28 +213,10 @@ TOOLS: Mapping[str, ToolFormat] = {
             after_name="",
             typed=True,
             models="K2 Horizon",
-            source=_TEMPLATE,
-            from_template=True,
         ),
-        shell_tags(
-            "cwm",
-            models="Code World Model",
-            source="its makers' guide",
-        ),
-        cdata_tags(
-            "minicpm5",
-            models="MiniCPM 5",
-            aliases=("minicpm5xml",),
-            source=_TEMPLATE,
-            from_template=True,
-        ),
-        element_tags(
-            "minimax_m3",
-            "]<]minimax[>[",
-            models="MiniMax M3",
-            source=_TEMPLATE,
-            from_template=True,
-        ),
+        shell_tags("cwm", models="Code World Model", source="its makers' guide"),
+        cdata_tags("minicpm5", models="MiniCPM 5", aliases=("minicpm5xml",)),
+        element_tags("minimax_m3", "]<]minimax[>[", models="MiniMax M3"),
         _LONGCAT,
         replace(
             _LONGCAT,
@@ -315,8 +234,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark=":opensource|<tool_sep:",
             models="Hunyuan 3, as published",
             aliases=("hunyuan",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         sectioned_key_value_tags(
             "hy_v4",
@@ -358,8 +275,6 @@ TOOLS: Mapping[str, ToolFormat] = {
                 "spark3",
                 "poolside_v1",
             ),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         key_value_tags(
             "xing4",
@@ -376,40 +291,16 @@ TOOLS: Mapping[str, ToolFormat] = {
             r"\{start_tag\}=\{function_name\}",
             models="Functionary 3.1, Llama 3.1 (custom functions)",
             aliases=("functionary_v3_1", "functionary_v3_1_llama_3_1"),
-            source=_TEMPLATE,
-            from_template=True,
         ),
-        recipient_line_calls(
-            "functionary_v3_2",
-            ">>>all",
-            models="Functionary 3.2",
-            source=_TEMPLATE,
-            from_template=True,
-        ),
+        recipient_line_calls("functionary_v3_2", ">>>all", models="Functionary 3.2"),
         harmony_template_calls(
-            "llm_jp",
-            "chat_format=llm-jp-harmony",
-            models="LLM-jp 4",
-            aliases=("llm_jp_harmony",),
-            source=_TEMPLATE,
-            from_template=True,
+            "llm_jp", "chat_format=llm-jp-harmony", models="LLM-jp 4", aliases=("llm_jp_harmony",)
         ),
         function_tags(
-            "seed_oss",
-            "seed:tool_call",
-            "seed:tool_call",
-            lines=False,
-            models="Seed OSS",
-            source=_TEMPLATE,
-            from_template=True,
+            "seed_oss", "seed:tool_call", "seed:tool_call", lines=False, models="Seed OSS"
         ),
         function_tags(
-            "mimo",
-            "tool_call",
-            _MIMO,
-            lines=False,
-            models="MiMo V2, V2.6",
-            source=_VLLM,
+            "mimo", "tool_call", _MIMO, lines=False, models="MiMo V2, V2.6", source=_VLLM
         ),
         function_tags(
             "qwen3_coder",
@@ -419,7 +310,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             " MiniCPM-V, Nanbeige",
             aliases=("qwen3_xml", "step3p5", "step5", "nemotron_v3", "iquest_coder", "nanbeige"),
             source="the template of Step 3.7",
-            from_template=True,
         ),
         json_calls(
             "phi4_mini",
@@ -429,8 +319,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark=r"functools|<\|/tool\|>",
             models="Phi-4 mini, FireFunction 2",
             aliases=("phi4_mini_json", "firefunction_v2"),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         json_calls(
             "granite",
@@ -439,8 +327,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             closes=("</tool_call>",),
             mark=r"<\|tool_call\|>",
             models="Granite 3",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         mistral_calls(
             "mistral_v11",
@@ -449,8 +335,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             ),
             r"\[CALL_ID\]",
             models="Mistral, tokenizer v11",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         mistral_calls(
             "mistral_v13",
@@ -458,8 +342,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             r"\[ARGS\]",
             models="Mistral, tokenizer v13 and later",
             aliases=("magistral",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         mistral_calls(
             "mistral",
@@ -467,8 +349,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             r"\[TOOL_CALLS\]",
             models="Mistral, before tokenizer v11",
             aliases=("mistral_nemo",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         braced_calls(
             "functiongemma",
@@ -477,17 +357,9 @@ TOOLS: Mapping[str, ToolFormat] = {
             "<escape>",
             models="FunctionGemma",
             source="its makers' template",
-            from_template=True,
         ),
         braced_calls(
-            "gemma4",
-            "<|tool_call>",
-            "<tool_call|>",
-            '<|"|>',
-            in_order=True,
-            models="Gemma 4",
-            source=_TEMPLATE,
-            from_template=True,
+            "gemma4", "<|tool_call>", "<tool_call|>", '<|"|>', in_order=True, models="Gemma 4"
         ),
         json_calls(
             "cohere",
@@ -503,8 +375,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark=r"<\|START_ACTION\|>",
             models="Command R7B, Command A",
             aliases=("cohere_command3", "cohere_command4", "command_r7b"),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         keyed_json_calls(
             "apertus",
@@ -513,22 +383,14 @@ TOOLS: Mapping[str, ToolFormat] = {
             r"<\|tools_prefix\|>",
             models="Apertus",
             aliases=("apertus2509",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
-        inkling_calls(
-            "inkling",
-            models="Inkling",
-            source=f"{_VLLM} and {_SGLANG}",
-        ),
+        inkling_calls("inkling", models="Inkling", source=f"{_VLLM} and {_SGLANG}"),
         replace(
             _GIGACHAT,
             name="gigachat31",
             written=json_call_syntax(before="<|function_call|>"),
             mark=_CALL,
             models="GigaChat 3.1",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         _GIGACHAT,
         json_calls(
@@ -539,8 +401,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark=r"<\|action_start\|>",
             models="InternLM 2, 3, Intern-S1",
             aliases=("interns1",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         json_calls(
             "minimax_m1",
@@ -550,8 +410,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark="provide tool-name and json-object",
             models="MiniMax M1",
             aliases=("minimax",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         json_calls(
             "hunyuan_a13b",
@@ -561,8 +419,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark="<tool_calls>",
             models="Hunyuan A13B, Jamba, Apriel",
             aliases=("jamba", "apriel_1_5"),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         python_calls(
             "llama4_pythonic",
@@ -579,8 +435,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             r"<\|tool_call_start\|>",
             models="LFM2, LFM2.5",
             aliases=("lfm2_with_json_tools",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         python_calls(
             "olmo3",
@@ -589,8 +443,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             "<function_calls>",
             in_list=False,
             models="OLMo 3",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         json_calls(
             "openpangu",
@@ -611,7 +463,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="HyperCLOVA X SEED Think",
             aliases=("hyperclovax_seed_think_14b",),
             source="a template for vLLM",
-            from_template=True,
         ),
         json_calls(
             "rwkv",
@@ -646,7 +497,6 @@ TOOLS: Mapping[str, ToolFormat] = {
                         "exaone_moe",
                     ),
                     source="the template of Qwen 3",
-                    from_template=True,
                 )
             ),
             _WRAPPERS,
@@ -659,8 +509,6 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark="<TOOLCALL>",
             models="Nemotron Nano v2",
             aliases=("nemotron_v2",),
-            source=_TEMPLATE,
-            from_template=True,
         ),
         json_calls(
             "nemotron_mini",
@@ -669,7 +517,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             closes=("</toolcall>",),
             mark="<toolcall>|<extra_id_1>Tool",
             models="Nemotron Mini",
-            source="a template for Ollama",
+            source="its model in Ollama's library",
         ),
         json_calls(
             "granite_20b_fc",
@@ -677,19 +525,13 @@ TOOLS: Mapping[str, ToolFormat] = {
             json_call_syntax(before="<function_call> "),
             mark="<function_call>",
             models="Granite 20B functioncalling",
-            source=_TEMPLATE,
-            from_template=True,
         ),
         replace(
             _XLAM,
             opens={**_XLAM.opens, "```json\n": "fence record"},
             inner=_XLAM.inner | {"```json\n"},
         ),
-        replace(
-            _LLAMA,
-            opens={**_LLAMA.opens, **_PYTHON},
-            inner=_LLAMA.inner | {"<tool_call>"},
-        ),
+        replace(_LLAMA, opens={**_LLAMA.opens, **_PYTHON}, inner=_LLAMA.inner | {"<tool_call>"}),
         with_section(
             python_calls(
                 "pythonic",
@@ -698,7 +540,6 @@ TOOLS: Mapping[str, ToolFormat] = {
                 r"\[func_name1\(",
                 models="ToolACE, Llama 3.2, Gemma 3",
                 source="vLLM's template",
-                from_template=True,
             ),
             "<|python_start|>",
             "<|python_end|>",

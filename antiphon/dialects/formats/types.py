@@ -51,7 +51,7 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
       files, the key is ``kept``.
     - ``mark``: a regex. A model whose chat template matches it has this format. ``""`` matches no
       template.
-    - ``models``, ``aliases``, ``source``, ``from_template``: documentation, as in ``ToolFormat``.
+    - ``models``, ``aliases``, ``source``: documentation, as in ``ToolFormat``.
     """
 
     name: str
@@ -67,8 +67,7 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
     mark: str
     models: str = ""
     aliases: tuple[str, ...] = ()
-    source: str = ""
-    from_template: bool = False
+    source: str = "its template"
 
     @property
     def closing_tags(self) -> tuple[str, ...]:
@@ -354,9 +353,8 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     - ``aliases``: other names of the format in vLLM, SGLang, TensorRT-LLM or llama.cpp. The
       registry also finds the format by these names. Names that differ only in case and punctuation
       are not listed.
-    - ``source``: where the format is described.
-    - ``from_template``: True if ``source`` is a chat template, either published with the model or
-      written for it by a server. False if ``source`` is only a parser.
+    - ``source``: where the format is described. A template is a chat template that is published
+      with the model, or that was written for it by a server.
     """
 
     name: str
@@ -375,5 +373,4 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     trims: bool = False
     models: str = ""
     aliases: tuple[str, ...] = ()
-    source: str = ""
-    from_template: bool = False
+    source: str = "its template"

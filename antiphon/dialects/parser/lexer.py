@@ -149,8 +149,7 @@ class StateTerminals:
     """The terminals of one parser state: the texts and special tokens that lead to other states.
 
     ``transitions``: terminal → its transition. The string of a terminal contains a mark in place of
-    each special token. A mark is a lone surrogate, which the model's text cannot contain.
-    ``state``: the state, with marks in the fields that say how a value ends.
+    each special token. ``state``: the state, with marks in the fields that say how a value ends.
     """
 
     def __init__(self, transitions: Mapping[str, Transition], state: State = _OUTSIDE) -> None:
@@ -167,8 +166,7 @@ class StateTerminals:
         self._longest = max(map(len, transitions), default=1)
 
     def find(self, text: str, final: bool) -> tuple[int, str | None]:
-        """Search ``text`` for the first terminal. (A terminal is a text or special token that leads
-        to another state of the parser.)
+        """Search ``text`` for the first terminal.
 
         Returns the length of the plain text before the terminal, and the terminal. If there is no
         terminal, returns the length of the plain text and None.
@@ -188,9 +186,8 @@ class StateTerminals:
 
 
 class Lexer:
-    """Finds the terminals of a reasoning format and a tool format in a model's output. A terminal
-    is a text or special token that leads to another state of the parser. A lexer is immutable
-    except for its cache of texts.
+    """Finds the terminals of a reasoning format and a tool format in a model's output. A lexer is
+    immutable except for its cache of texts.
 
     ``result_tags``: the tags that the prompt writes before and after tool results, if the model was
     not trained with these tags. The model may imitate them, so they are terminals, too.
@@ -309,14 +306,12 @@ class Lexer:
         return self.marks.get(token) == ""
 
     def spell_out(self, text: str) -> str:
-        """Return ``text`` with each mark replaced by the text of its special token. A mark is the
-        character that stands for a special token."""
+        """Return ``text`` with each mark replaced by the text of its special token."""
         return _MARK.sub(lambda mark: self._literals[mark.group()], text)
 
 
 def is_special(terminal: str) -> bool:
-    """Return whether a terminal contains a mark. A mark is a character that stands for a special
-    token, and that no text can contain."""
+    """Return whether a terminal contains a mark."""
     return _MARK.search(terminal) is not None
 
 
@@ -328,8 +323,8 @@ def strip_marks(text: str) -> str:
 def _assign_marks(
     tokenizer: Tokenizer, transitions: Mapping[str, Mapping[str, Transition]], quote: str
 ) -> dict[str, str]:
-    """Assign a mark to each special token that the formats use. A mark is a character that no text
-    can contain. Returns a mapping: text of the token → its mark.
+    """Assign a mark to each special token that the formats use. Returns a mapping: text of the
+    token → its mark.
 
     ``transitions``: the terminals of the formats. ``quote``: the text or special token that the
     tool format writes around strings. Longer tokens come first in the result, because the text of a
@@ -359,10 +354,7 @@ def terminals_of(reasoning: ReasoningFormat | None, tools: ToolFormat | None) ->
 def _transitions(
     reasoning: ReasoningFormat | None, tools: ToolFormat | None
 ) -> dict[str, dict[str, Transition]]:
-    """Return a mapping: parser state → terminal → next state. A terminal is a text that has a
-    meaning in the reasoning format or the tool format. If a special token has such a meaning, the
-    terminal is the text of this token.
-    """
+    """Return a mapping: parser state → terminal → next state."""
     if reasoning is not None and reasoning.keeps_reasoning:
         reasoning = None
     begin = {} if reasoning is None else dict.fromkeys(reasoning.open, THINKING)

@@ -55,7 +55,7 @@ class _Markup:
       suggests them.
     - ``is_wrapped``: whether it began with the tag of the section that contains the calls.
     - ``text``: the collected text that belongs to no call yet. ``plain_text``: the same text
-      without terminals. A terminal is a text or special token with a meaning in the format.
+      without terminals.
     - ``terminal``: the terminal at the end of ``text``, or ``""``.
     - ``call_count``: the number of complete calls in this part.
     - ``is_text``: whether the last call in this part is text, because it names an unknown function.
@@ -84,8 +84,7 @@ class _Markup:
         self.terminal = ""
 
     def add_terminal(self, text: str) -> None:
-        """Add a terminal (a text or special token with a meaning) to ``text``, but not to
-        ``plain_text``."""
+        """Add a terminal to ``text``, but not to ``plain_text``."""
         self.text.append(text)
         self.terminal = text
 
@@ -302,7 +301,7 @@ class FormatParser:
     def _is_plain(self, text: str) -> bool:
         """Return whether ``text``, the text of a token, can only continue the current answer or
         reasoning. This is true for most tokens. The parser need not search such a text for
-        terminals (texts or special tokens with a meaning in the format)."""
+        terminals."""
         return (
             text != ""
             and self._draft is None
@@ -324,8 +323,7 @@ class FormatParser:
             self._sink.add_text(text, () if logprob is None else (self._wire_logprob(logprob),))
 
     def _add_to_buffer(self, text: str, logprob: TokenLogprob | None) -> None:
-        """Add a token's text to the buffer, and search the buffer for terminals (texts or special
-        tokens with a meaning)."""
+        """Add a token's text to the buffer, and search the buffer for terminals."""
         self._origins.add(self._position + len(self._buffer), len(text), logprob)
         self._scan(text)
 
@@ -526,9 +524,8 @@ class FormatParser:
         return not is_over and read == len(text)
 
     def _handle_terminal(self, terminal: str) -> None:
-        """Process the terminal at the start of the buffer. A terminal is a text or special token
-        with a meaning in the current state. The terminal changes the parser's state, or it is
-        treated as text."""
+        """Process the terminal at the start of the buffer. The terminal changes the parser's state,
+        or it is treated as text."""
         lead = self._lexer.states[self._state].transitions.get(terminal)
         draft = self._draft
         if draft is not None and not draft.is_answer and terminal in self._lexer.reasoning_ends:
@@ -740,7 +737,7 @@ class FormatParser:
 
     def _skip_terminal(self, terminal: str) -> None:
         """Remove ``terminal`` from the start of the buffer, and do not pass it to the reader of the
-        current state. A terminal is a text or special token with a meaning in the format."""
+        current state."""
         text = self._take_buffer(len(terminal))
         if self._state not in _OUTSIDE:
             self._markup.add_terminal(text)
@@ -849,8 +846,7 @@ class FormatParser:
         - ``is_call``: whether the text is a call of an unknown function. Otherwise, it is emitted
           only if it contains more than separators.
         - ``keeps_terminal``: whether a terminal at the end of the text is not emitted, because it
-          may start the next call. A terminal is a special token or a piece of text that has a
-          meaning in the format.
+          may start the next call.
         """
         markup = self._markup
         terminal = markup.terminal if keeps_terminal else ""
