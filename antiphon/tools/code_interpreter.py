@@ -13,12 +13,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, NotFound, RequestError, RunError, ToolError
+from antiphon.errors import RequestError, ToolError
 from antiphon.sandbox.base import EndReason, ExecutionResult
 from antiphon.tools.containers.handle import ContainerHandle
 from antiphon.tools.containers.network import network_prompt
-from antiphon.tools.containers.registry import ContainerRegistry
-from antiphon.tools.containers.skills import ContainerSkill, SkillSummary, skills_prompt
+from antiphon.tools.containers.registry import ContainerChoice, ContainerRegistry, network_policy
+from antiphon.tools.containers.skills import SkillSummary, skills_prompt
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Annotation, CodeInterpreterCall
 from antiphon.wire.parts import ContainerFileCitation
@@ -69,10 +69,8 @@ class CodeInterpreterProvider(ToolProvider[tl.CodeInterpreter]):
         self._containers = containers
 
     def check(self, tool: tl.CodeInterpreter, path: str) -> None:
-        if isinstance(tool.container, str):
-            return
-        request = wc.read_auto_container(tool.container, f"{path}.container")
-        self._containers.policy.check(request, f"{path}.container")
+        where = f"{path}.container"
+        self._containers.policy.check(_choice(tool, where), where)
 
     async def check_access(
         self, tool: tl.CodeInterpreter, response: ResponseContext, path: str
@@ -80,94 +78,35 @@ class CodeInterpreterProvider(ToolProvider[tl.CodeInterpreter]):
         """Raise ``RequestError`` if the request names a container or file that does not exist or
         belongs to another tenant."""
         where = f"{path}.container"
-        if isinstance(tool.container, str):
-            await self._containers.check_reference(response.tenant, tool.container, where)
-        else:
-            await self._containers.check_auto(
-                response.tenant, wc.read_auto_container(tool.container, where), where
-            )
+        await self._containers.check_access(response.tenant, _choice(tool, where), where)
 
     async def declared_functions(
         self, tool: tl.CodeInterpreter, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
-        container = await self._existing_container(tool, response)
-        packages = self._containers.policy.packages
-        # The container will have the requested skills, too. They replace those of the same name.
-        skills = () if container is None else container.skills
-        requested = await self._requested_skills(tool, response)
-        named = {each.name: each for each in (*skills, *(each.summary for each in requested))}
-        return (_function(tuple(named.values()), _policy(tool, container), packages),)
+        choice, packages = _choice(tool), self._containers.policy.packages
+        skills, policy = await self._containers.describe(response.tenant, choice, response.items)
+        return (_function(skills, policy, packages),)
 
     @asynccontextmanager
     async def open(
         self, tool: tl.CodeInterpreter, response: ResponseContext
     ) -> AsyncIterator[Toolset]:
-        session = _CodeSession(
-            await self._container(tool, response),
-            with_outputs=_INCLUDE_OUTPUTS in response.include,
-        )
-        function = replace(
-            _function(
-                session.container.skills,
-                _policy(tool, session.container),
-                self._containers.policy.packages,
-            ),
-            initial_item=CodeInterpreterCall(container_id=session.container.id),
-            handler=session.run,
-        )
-        try:
-            yield Toolset(functions=(function,), citation_finder=session.file_citations)
-        finally:
-            await session.container.release()
-
-    async def _requested_skills(
-        self, tool: tl.CodeInterpreter, response: ResponseContext
-    ) -> tuple[ContainerSkill, ...]:
-        if isinstance(tool.container, str):
-            return ()
-        request = wc.read_auto_container(tool.container, "container")
-        return await self._containers.resolve_skills(
-            response.tenant, request.skills, "container.skills"
-        )
-
-    async def _existing_container(
-        self, tool: tl.CodeInterpreter, response: ResponseContext
-    ) -> ContainerHandle | None:
-        """Return the container that the request names. If the request names no container, return
-        the container of the last code interpreter or shell call. Return None if there was no such
-        call or the container cannot be used."""
-        if not isinstance(tool.container, str):
-            return await self._containers.last_active(response.tenant, response.items)
-        try:
-            return await self._containers.get_active(response.tenant, tool.container)
-        except RequestError:
-            return None
-
-    async def _container(
-        self, tool: tl.CodeInterpreter, response: ResponseContext
-    ) -> ContainerHandle:
-        """Acquire a container for the response and return it. If the request names a container,
-        this container is acquired. Otherwise, the container of the conversation's last code
-        interpreter or shell call is acquired. If that container cannot be used again, a new
-        container is created."""
-        try:
-            if isinstance(tool.container, str):
-                return await self._containers.acquire(response.tenant, tool.container)
-            request = wc.read_auto_container(tool.container, "container")
-            skills = await self._requested_skills(tool, response)
-            return await self._containers.acquire_auto(
-                response.tenant, request, response.all_items, skills
+        choice, packages = _choice(tool), self._containers.policy.packages
+        async with self._containers.used(response.tenant, choice, response.all_items) as container:
+            session = _CodeSession(container, with_outputs=_INCLUDE_OUTPUTS in response.include)
+            function = replace(
+                _function(container.skills, network_policy(choice, container), packages),
+                initial_item=CodeInterpreterCall(container_id=container.id),
+                handler=session.run,
             )
-        except (NotFound, InvalidRequest) as error:
-            raise RunError(error.message, code="invalid_prompt") from None
+            yield Toolset(functions=(function,), citation_finder=session.file_citations)
 
 
-def _policy(tool: tl.CodeInterpreter, container: ContainerHandle | None) -> wc.NetworkPolicy | None:
-    """Return the network policy that the request sets. If the request names a container, return the
-    policy of this container."""
-    if not isinstance(tool.container, str):
-        return wc.read_auto_container(tool.container, "container").network_policy
-    return None if container is None else container.network_policy
+def _choice(tool: tl.CodeInterpreter, path: str = "container") -> ContainerChoice:
+    """Return the container that the request names, or what it wants of one. ``path``: the request
+    field (for the error message)."""
+    container = tool.container
+    return container if isinstance(container, str) else wc.read_auto_container(container, path)
 
 
 def _function(

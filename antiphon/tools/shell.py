@@ -11,13 +11,13 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, NotFound, RequestError, RunError, ToolError
+from antiphon.errors import InvalidRequest, RequestError, ToolError
 from antiphon.sandbox.base import ExecutionResult
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS, shell_function
 from antiphon.tools.client_tools.shell_arguments import CommandObserver, shell_action
 from antiphon.tools.containers.handle import ContainerHandle, command_events
 from antiphon.tools.containers.network import network_prompt
-from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.tools.containers.registry import ContainerChoice, ContainerRegistry, network_policy
 from antiphon.tools.containers.skills import SkillSummary, local_skills_prompt, skills_prompt
 from antiphon.wire.items import ShellCall, ShellCallOutput
 from antiphon.wire.parsing.errors import missing_parameter
@@ -76,9 +76,7 @@ class ShellProvider(ToolProvider[Shell]):
             known_fields(environment, {"type", "container_id"}, where)
             if not isinstance(environment.get("container_id"), str):
                 raise missing_parameter(f"{where}.container_id")
-            return
-        request = wc.read_auto_container(environment, where, "container_auto")
-        self._containers.policy.check(request, where)
+        self._containers.policy.check(_choice(environment, where), where)
 
     async def check_access(self, tool: Shell, response: ResponseContext, path: str) -> None:
         """Raise ``RequestError`` if the request names a container, file or skill that does not
@@ -86,14 +84,9 @@ class ShellProvider(ToolProvider[Shell]):
         environment, where = _environment(tool), f"{path}.environment"
         if self._containers is None or environment.get("type") not in _HOSTED_ENVIRONMENTS:
             return
-        if environment["type"] == "container_reference":
-            container_id = environment["container_id"]
-            await self._containers.check_reference(
-                response.tenant, container_id, f"{where}.container_id"
-            )
-        else:
-            request = wc.read_auto_container(environment, where, "container_auto")
-            await self._containers.check_auto(response.tenant, request, where)
+        choice = _choice(environment, where)
+        where = f"{where}.container_id" if isinstance(choice, str) else where
+        await self._containers.check_access(response.tenant, choice, where)
 
     async def declared_functions(
         self, tool: Shell, response: ResponseContext
@@ -101,17 +94,10 @@ class ShellProvider(ToolProvider[Shell]):
         environment, containers = _environment(tool), self._containers
         if containers is None or environment.get("type") not in _HOSTED_ENVIRONMENTS:
             return await self._local_functions(tool, response)
-        if environment["type"] == "container_auto":
-            request = wc.read_auto_container(environment, "environment", "container_auto")
-            skills = await containers.resolve_skills(
-                response.tenant, request.skills, "environment.skills"
-            )
-            return (_hosted_function([skill.summary for skill in skills], request.network_policy),)
-        try:
-            container = await containers.get_active(response.tenant, environment["container_id"])
-        except RequestError:
-            return (_hosted_function((), None),)
-        return (_hosted_function(container.skills, container.network_policy),)
+        choice = _choice(environment)
+        return (
+            _hosted_function(*await containers.describe(response.tenant, choice, response.items)),
+        )
 
     def open(self, tool: Shell, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         if self._containers is None or _environment(tool).get("type") not in _HOSTED_ENVIRONMENTS:
@@ -138,18 +124,14 @@ class ShellProvider(ToolProvider[Shell]):
         environment: Mapping[str, object],
         response: ResponseContext,
     ) -> AsyncIterator[Toolset]:
-        try:
-            container, skills, policy = await _acquire_container(containers, environment, response)
-        except (NotFound, InvalidRequest) as error:
-            raise RunError(error.message, code="invalid_prompt") from None
-        function = replace(
-            _hosted_function(skills, policy, container.id),
-            handler=partial(_run_commands, container),
-        )
-        try:
+        choice = _choice(environment)
+        async with containers.used(response.tenant, choice, response.all_items) as container:
+            policy = network_policy(choice, container)
+            function = replace(
+                _hosted_function(container.skills, policy, container.id),
+                handler=partial(_run_commands, container),
+            )
             yield Toolset(functions=(function,))
-        finally:
-            await container.release()
 
 
 def _hosted_function(
@@ -172,24 +154,12 @@ def _hosted_function(
     )
 
 
-async def _acquire_container(
-    containers: ContainerRegistry, environment: Mapping[str, Any], response: ResponseContext
-) -> tuple[ContainerHandle, tuple[SkillSummary, ...], wc.NetworkPolicy | None]:
-    """Acquire a container for the response. Return the container, and the skills and the network
-    policy that are described to the model.
-
-    - If the request names a container, this container is acquired.
-    - Otherwise, the container of the conversation's last code interpreter or shell call is
-      acquired, if it can be used again.
-    - Otherwise, a new container is created.
-    """
-    if environment["type"] == "container_reference":
-        container = await containers.acquire(response.tenant, environment["container_id"])
-        return container, container.skills, container.network_policy
-    request = wc.read_auto_container(environment, "environment", "container_auto")
-    skills = await containers.resolve_skills(response.tenant, request.skills, "environment.skills")
-    container = await containers.acquire_auto(response.tenant, request, response.all_items, skills)
-    return container, tuple(skill.summary for skill in skills), request.network_policy
+def _choice(environment: Mapping[str, Any], path: str = "environment") -> ContainerChoice:
+    """Return the container that the request names, or what it wants of one. ``path``: the request
+    field (for the error message)."""
+    if environment.get("type") == "container_reference":
+        return str(environment["container_id"])
+    return wc.read_auto_container(environment, path, "container_auto")
 
 
 def _extend_description(function: ToolFunction, text: str) -> ToolFunction:

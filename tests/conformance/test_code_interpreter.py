@@ -8,6 +8,7 @@ import pytest
 
 from antiphon.store.base import Store
 from antiphon.testing.sandbox import FakeSandbox
+from antiphon.tools.containers.registry import ContainerChoice
 from antiphon.wire.resources.containers import CreateContainer
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import (
@@ -183,13 +184,13 @@ async def test_container_deleted_before_the_run_fails_the_response(
     server = serve(**code_interpreter_options(registry))
     created = await registry.create("default", CreateContainer(name="mine"))
     tool = {"type": "code_interpreter", "container": created.id}
-    admitted = registry.check_reference
+    admitted = registry.check_access
 
-    async def check(tenant: str, container_id: str, path: str) -> None:
-        await admitted(tenant, container_id, path)
-        await registry.delete(tenant, container_id)
+    async def check(tenant: str, choice: ContainerChoice, path: str) -> None:
+        await admitted(tenant, choice, path)
+        await registry.delete(tenant, created.id)
 
-    registry.check_reference = check  # type: ignore[method-assign]
+    registry.check_access = check  # type: ignore[method-assign]
     answer = await ask_foreground(server, tools=[tool])
     assert answer.error is not None and "not found" in answer.error["message"]
 

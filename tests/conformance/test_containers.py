@@ -183,16 +183,16 @@ async def test_idle_auto_container_is_evicted_at_the_limit(serve: Serve) -> None
 async def test_container_in_use_is_not_evicted() -> None:
     registry = containers(max_containers=1)
     request = AutoContainer()
-    first = await registry.acquire_auto("t", request, ())
+    first = await registry.acquire("t", request, ())
     await first.list_files()
     with pytest.raises(QuotaExceeded, match="max_containers = 1"):
-        await registry.acquire_auto("t", request, ())
+        await registry.acquire("t", request, ())
     again = await registry.acquire("t", first.id)
     await first.release()
     with pytest.raises(QuotaExceeded):
-        await registry.acquire_auto("t", request, ())
+        await registry.acquire("t", request, ())
     await again.release()
-    new = await registry.acquire_auto("t", request, ())
+    new = await registry.acquire("t", request, ())
     assert new.id != first.id
     assert (await registry.retrieve("t", first.id)).status == "expired"
 

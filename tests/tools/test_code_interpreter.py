@@ -82,7 +82,7 @@ async def test_container_of_another_tenant_is_not_found() -> None:
 async def test_resumed_response_uses_the_container_of_its_earlier_calls() -> None:
     registry = containers()
     provider = CodeInterpreterProvider(registry)
-    container = await registry.acquire_auto("t", AutoContainer(), ())
+    container = await registry.acquire("t", AutoContainer(), ())
     await container.run_python("say hi")
     call = CodeInterpreterCall(container_id=container.id)
     async with provider.open(AUTO, response_context(interrupted_items=(call,))) as toolset:

@@ -79,9 +79,11 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
             processes=self.processes,
         )
 
-    def check(self, request: wc.AutoContainer | wc.CreateContainer, path: str = "") -> None:
+    def check(self, request: wc.AutoContainer | wc.CreateContainer | str, path: str = "") -> None:
         """Raise ``InvalidRequest`` if the requested memory limit is too high or the requested
         network policy is not permitted. ``path``: path of the container in the request."""
+        if isinstance(request, str):  # the id of a container that was checked before
+            return
         prefix = f"{path}." if path else ""
         self._check_memory(request.memory_limit, f"{prefix}memory_limit")
         if request.network_policy is not None:

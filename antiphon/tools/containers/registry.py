@@ -8,23 +8,25 @@ container. Other processes send RPC calls to the owner.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
-from antiphon.errors import InvalidRequest, NotFound, RequestError, ToolError
+from antiphon.errors import InvalidRequest, NotFound, RequestError, RunError, ToolError
 from antiphon.store.containers import ContainerRecord, mark_expired
 from antiphon.wire.cursors import PageParams, make_page
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources import containers as wc
-from antiphon.wire.resources.skills import ShellSkill
 
 from .container import Container, ContainerPolicy, ContainerServices
 from .handle import ContainerHandle, container_expired, container_not_found
 from .network import network_key
 from .remote import RemoteContainers
-from .skills import ContainerSkill, check_inline_skills, resolve_skills
+from .skills import ContainerSkill, SkillSummary, check_inline_skills, resolve_skills
+
+#: How a tool chooses its container: by an id, or by what it wants of any container.
+ContainerChoice = str | wc.AutoContainer
 
 
 class ContainerMaker(Protocol):
@@ -143,44 +145,69 @@ class ContainerRegistry:
 
     # --- use by responses ------------------------------------------------------------------------
 
-    async def acquire(self, tenant: str, container_id: str) -> ContainerHandle:
-        """Return the container that a request names, and register that a response uses it. Raises
-        the errors of ``get_active``."""
-        container = await self.get_active(tenant, container_id)
-        await container.acquire()
-        return container
+    @asynccontextmanager
+    async def used(
+        self, tenant: str, choice: ContainerChoice, items: Iterable[Item]
+    ) -> AsyncIterator[ContainerHandle]:
+        """Let a response use a container, and release it at the end. See ``acquire``. Raises
+        ``RunError`` if the container cannot be used, and ``QuotaExceeded``."""
+        try:
+            container = await self.acquire(tenant, choice, items)
+        except (NotFound, InvalidRequest) as error:
+            raise RunError(error.message, code="invalid_prompt") from None
+        try:
+            yield container
+        finally:
+            await container.release()
 
-    async def acquire_auto(
-        self,
-        tenant: str,
-        request: wc.AutoContainer,
-        items: Iterable[Item],
-        skills: Iterable[ContainerSkill] = (),
+    async def acquire(
+        self, tenant: str, choice: ContainerChoice, items: Iterable[Item] = ()
     ) -> ContainerHandle:
-        """Return a container for a tool that does not name a container but asks for one of the type
-        ``auto``. Register that a response uses the container. Add the requested files and skills to
-        the container.
+        """Return a container, and register that a response uses it.
 
-        ``items``: the items of the conversation. The container that the conversation used last is
-        reused if it is still active and has the requested network policy. Otherwise, a new
-        container is created. Raises ``QuotaExceeded``.
+        ``items``: the items of the conversation. If ``choice`` names no container, the container
+        that the conversation used last is reused if it is still active and has the requested
+        network policy. Otherwise, a new container is created. It gets the requested files and
+        skills. Raises the errors of ``get_active``, and ``QuotaExceeded``.
         """
-        skills = tuple(skills)
-        last = await self.last_active(tenant, items)
-        if last is not None and last.network_key == network_key(request.network_policy):
+        if isinstance(choice, str):
+            container = await self.get_active(tenant, choice)
+            await container.acquire()
+            return container
+        skills = await self._requested_skills(tenant, choice)
+        last = await self._last_active(tenant, items)
+        if last is not None and last.network_key == network_key(choice.network_policy):
             with suppress(NotFound, InvalidRequest):  # raised if its owner has just ended
-                await last.acquire(request.file_ids, skills)
+                await last.acquire(choice.file_ids, skills)
                 return last
         creation = wc.CreateContainer(
             name="auto",
-            memory_limit=request.memory_limit,
-            network_policy=request.network_policy,
+            memory_limit=choice.memory_limit,
+            network_policy=choice.network_policy,
         )
         container = await self._maker.reserve(tenant, creation)
-        await container.acquire(request.file_ids, skills)
+        await container.acquire(choice.file_ids, skills)
         return container
 
-    async def last_active(self, tenant: str, items: Iterable[Item]) -> ContainerHandle | None:
+    async def describe(
+        self, tenant: str, choice: ContainerChoice, items: Iterable[Item]
+    ) -> tuple[tuple[SkillSummary, ...], wc.NetworkPolicy | None]:
+        """Return what the model is told about the container that ``used`` will give: its skills and
+        its network policy. Nothing is known of a container that cannot be used."""
+        container: ContainerHandle | None = None
+        requested: tuple[ContainerSkill, ...] = ()
+        if isinstance(choice, str):
+            with suppress(RequestError):
+                container = await self.get_active(tenant, choice)
+        else:
+            container = await self._last_active(tenant, items)
+            requested = await self._requested_skills(tenant, choice)
+        # The requested skills replace those of the same name.
+        skills = () if container is None else container.skills
+        named = {each.name: each for each in (*skills, *(each.summary for each in requested))}
+        return tuple(named.values()), network_policy(choice, container)
+
+    async def _last_active(self, tenant: str, items: Iterable[Item]) -> ContainerHandle | None:
         """Return the container that a conversation used last. Return None if the conversation has
         used no container, or if this container cannot be used any more. ``items``: the items of the
         conversation."""
@@ -190,35 +217,31 @@ class ContainerRegistry:
             return None if container_id is None else await self.get_active(tenant, container_id)
         return None
 
-    async def resolve_skills(
-        self, tenant: str, skills: Iterable[ShellSkill], path: str
+    async def _requested_skills(
+        self, tenant: str, request: wc.AutoContainer, path: str = "container"
     ) -> tuple[ContainerSkill, ...]:
-        """Return the skills that a request lists. ``path``: the request field with the list (for
-        the error message). Raises ``InvalidRequest``."""
-        return await resolve_skills(self._library, tenant, skills, path)
+        return await resolve_skills(self._library, tenant, request.skills, f"{path}.skills")
 
-    async def check_reference(self, tenant: str, container_id: str, path: str) -> None:
-        """Raise ``InvalidRequest`` if the container that a request names cannot be used. ``path``:
-        the request field that contains the container's id (for the error message)."""
+    async def check_access(self, tenant: str, choice: ContainerChoice, path: str) -> None:
+        """Raise ``InvalidRequest`` if the container that a request names cannot be used, or if the
+        request names a file or skill that does not exist, or contains an invalid skill. ``path``:
+        path of the container in the request."""
+        if not isinstance(choice, str):
+            await self._check_auto(tenant, choice, path)
+            return
         try:
-            await self.get_active(tenant, container_id)
+            await self.get_active(tenant, choice)
         except (NotFound, InvalidRequest) as error:
             raise InvalidRequest(error.message, param=path, code=error.code) from None
 
-    async def check_auto(self, tenant: str, request: wc.AutoContainer, path: str) -> None:
-        """Raise ``InvalidRequest`` if the request names a file or skill that does not exist, or
-        contains an invalid skill. ``path``: path of the container in the request."""
+    async def _check_auto(self, tenant: str, request: wc.AutoContainer, path: str) -> None:
         for index, file_id in enumerate(request.file_ids):
             if await self.uploads.get_name(tenant, file_id) is None:
                 raise InvalidRequest(
                     f"No such File object: {file_id}", param=f"{path}.file_ids[{index}]"
                 )
-        skills_path = f"{path}.skills"
-        await check_inline_skills(
-            request.skills,
-            await self.resolve_skills(tenant, request.skills, skills_path),
-            skills_path,
-        )
+        skills = await self._requested_skills(tenant, request, path)
+        await check_inline_skills(request.skills, skills, f"{path}.skills")
 
     # --- private ---------------------------------------------------------------------------------
 
@@ -232,3 +255,12 @@ class ContainerRegistry:
         records = await self._directory.list(tenant)
         local = self._maker.resources(tenant)
         return tuple(local.get(each.resource.id, each.resource) for each in records)
+
+
+def network_policy(
+    choice: ContainerChoice, container: ContainerHandle | None
+) -> wc.NetworkPolicy | None:
+    """Return the network policy that a request sets, or that of the container that it names."""
+    if not isinstance(choice, str):
+        return choice.network_policy
+    return None if container is None else container.network_policy

@@ -32,7 +32,7 @@ class SlowSandbox(FakeSandbox):
 async def test_response_gets_an_error_if_its_container_has_expired() -> None:
     """A new box would not have the files of the earlier calls."""
     clock, sandbox = Clock(), FakeSandbox(run_command)
-    container = await containers(sandbox, clock=clock).acquire_auto("t", AutoContainer(), ())
+    container = await containers(sandbox, clock=clock).acquire("t", AutoContainer(), ())
     await container.run_python("save note.txt hi")
     clock.now += 2000
     with pytest.raises(ToolError, match=EXPIRED):
@@ -43,7 +43,7 @@ async def test_response_gets_an_error_if_its_container_has_expired() -> None:
 async def test_deleted_container_opens_no_box() -> None:
     sandbox = FakeSandbox(run_command)
     registry = containers(sandbox)
-    container = await registry.acquire_auto("t", AutoContainer(), ())
+    container = await registry.acquire("t", AutoContainer(), ())
     await registry.delete("t", container.id)
     with pytest.raises(ToolError, match=EXPIRED):
         await container.run_python("list")
@@ -53,7 +53,7 @@ async def test_deleted_container_opens_no_box() -> None:
 async def test_box_that_opens_after_its_container_was_deleted_is_closed() -> None:
     sandbox = SlowSandbox()
     registry = containers(sandbox)
-    container = await registry.acquire_auto("t", AutoContainer(), ())
+    container = await registry.acquire("t", AutoContainer(), ())
     call = asyncio.create_task(container.run_python("list"))
     async with asyncio.timeout(60):
         await sandbox.is_opening.wait()

@@ -36,11 +36,11 @@ AUTO = AutoContainer()
 async def test_container_of_one_worker_is_used_by_the_next() -> None:
     async with asyncio.timeout(WAIT_S), WorkerServer.open() as server:
         one, two = server.worker(), server.worker()
-        first = await one.acquire_auto("t", AUTO, ())
+        first = await one.acquire("t", AUTO, ())
         await first.run_python("save a.txt one")
         await first.release()
         created = await one.create("t", CreateContainer(name="mine", file_ids=("file-1",)))
-        again = await two.acquire_auto("t", AUTO, (CodeInterpreterCall(container_id=first.id),))
+        again = await two.acquire("t", AUTO, (CodeInterpreterCall(container_id=first.id),))
         assert again.id == first.id
         assert [file.path for file in await again.list_files()] == ["/mnt/data/a.txt"]
         assert [each.id for each in (await two.list("t", PageParams(order="asc"))).data] == [
@@ -59,7 +59,7 @@ async def test_container_of_one_worker_is_used_by_the_next() -> None:
 async def test_container_that_was_never_used_is_removed() -> None:
     async with asyncio.timeout(WAIT_S), WorkerServer.open() as server:
         worker = server.worker()
-        await (await worker.acquire_auto("t", AUTO, ())).release()
+        await (await worker.acquire("t", AUTO, ())).release()
         while await worker.count_active("t"):
             await asyncio.sleep(0.01)
         assert list(server.host.registry.local) == []
@@ -70,8 +70,8 @@ async def test_host_counts_the_containers_of_all_workers() -> None:
         one, two = server.worker(), server.worker()
         await one.create("t", CreateContainer(name="mine"))
         with pytest.raises(QuotaExceeded, match="max_containers = 1"):
-            await two.acquire_auto("t", AUTO, ())
-        assert (await two.acquire_auto("u", AUTO, ())).id
+            await two.acquire("t", AUTO, ())
+        assert (await two.acquire("u", AUTO, ())).id
 
 
 async def test_secrets_of_the_network_reach_the_host() -> None:
@@ -82,9 +82,7 @@ async def test_secrets_of_the_network_reach_the_host() -> None:
         domain_secrets=(DomainSecret(domain=domain, name="KEY", value="sk-1"),),
     )
     async with asyncio.timeout(WAIT_S), WorkerServer.open(domains=frozenset({domain})) as server:
-        container = await server.worker().acquire_auto(
-            "t", AutoContainer(network_policy=policy), ()
-        )
+        container = await server.worker().acquire("t", AutoContainer(network_policy=policy), ())
         (local,) = server.host.registry.local
         assert local.id == container.id and local.request.network_policy == policy
 
@@ -92,7 +90,7 @@ async def test_secrets_of_the_network_reach_the_host() -> None:
 async def test_crash_of_the_host_fails_its_calls_and_expires_its_containers() -> None:
     async with asyncio.timeout(WAIT_S), WorkerServer.open(max_containers=1) as server:
         worker = server.worker()
-        first = await worker.acquire_auto("t", AUTO, ())
+        first = await worker.acquire("t", AUTO, ())
         await first.ensure_ready()
         (box,) = server.host.sandbox.boxes
         started = asyncio.Event()

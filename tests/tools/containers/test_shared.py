@@ -75,12 +75,12 @@ async def test_auto_container_is_used_across_processes(
     processes: AbstractAsyncContextManager[list[Process]],
 ) -> None:
     async with asyncio.timeout(60), processes as (one, two):
-        first = await one.registry.acquire_auto("t", AUTO, ())
+        first = await one.registry.acquire("t", AUTO, ())
         await first.run_python("save a.txt x")
         await first.release()
         call = CodeInterpreterCall(container_id=first.id)
         request = AutoContainer(file_ids=("file-1",))
-        second = await two.registry.acquire_auto("t", request, (call,))
+        second = await two.registry.acquire("t", request, (call,))
         assert second.id == first.id and two.sandbox.boxes == []
         outcome, _ = await second.run_python("list")
         assert outcome.output == "a.txt numbers.csv\n"
@@ -106,7 +106,7 @@ async def test_container_of_a_dead_owner_has_expired(
         assert refused.value.code == "container_expired"
         assert (await two.registry.retrieve("t", created.id)).status == "expired"
         call = CodeInterpreterCall(container_id=created.id)
-        new = await two.registry.acquire_auto("t", AUTO, (call,))
+        new = await two.registry.acquire("t", AUTO, (call,))
         assert new.id != created.id
         # The owner was only cut off: it closes what others have declared expired.
         await one.registry.local.renew_lease()
@@ -120,7 +120,7 @@ async def test_limit_counts_the_containers_of_all_processes() -> None:
         asyncio.timeout(60),
         over_sockets(max_containers=2, clock=clock) as (one, two),
     ):
-        first = await one.registry.acquire_auto("t", AUTO, ())
+        first = await one.registry.acquire("t", AUTO, ())
         await first.run_python("say hi")
         await one.registry.create("t", CreateContainer(name="x"))
         with pytest.raises(QuotaExceeded, match="max_containers = 2"):
@@ -160,15 +160,14 @@ async def test_use_is_reported_with_the_lease() -> None:
 async def test_skills_travel_by_reference() -> None:
     skills = await library()
     async with asyncio.timeout(60), over_sockets(library=skills) as (one, two):
-        first = await one.registry.acquire_auto("default", AUTO, ())
+        first = await one.registry.acquire("default", AUTO, ())
         await first.ensure_ready()
-        wanted = [SkillReference(skill_id="skill")]
-        resolved = await two.registry.resolve_skills("default", wanted, "skills")
+        wanted = AutoContainer(skills=(SkillReference(skill_id="skill"),))
         call = CodeInterpreterCall(container_id=first.id)
-        second = await two.registry.acquire_auto("default", AUTO, (call,), resolved)
+        second = await two.registry.acquire("default", wanted, (call,))
         await second.ensure_ready()
-        assert [*one.sandbox.boxes[0].shared_files] == [skill.name for skill in resolved]
-        assert [skill.name for skill in first.skills] == [skill.name for skill in resolved]
+        (skill,) = first.skills
+        assert [*one.sandbox.boxes[0].shared_files] == [skill.name]
 
 
 async def test_server_with_another_secret_is_refused() -> None:
@@ -178,6 +177,6 @@ async def test_server_with_another_secret_is_refused() -> None:
             await two.registry.get_active("t", created.id)
         assert (refused.value.status, refused.value.code) == (503, "container_unreachable")
         call = CodeInterpreterCall(container_id=created.id)
-        new = await two.registry.acquire_auto("t", AUTO, (call,))
+        new = await two.registry.acquire("t", AUTO, (call,))
         assert new.id != created.id
         assert (await one.registry.retrieve("t", created.id)).status == "active"
