@@ -74,11 +74,14 @@ class CacheMiss(Struct, frozen=True, kw_only=True, tag_field="type", tag="cache_
 
     ``cache_missed_tokens``: how many tokens of the compared prompt follow the first difference.
     ``comparison_reusable_tokens``: how many precede it; UNSET if the token ids are unknown.
+    ``instructions_changed``: set if they differ. OpenAI's API does not have this field, because
+    there it is a changed input.
     """
 
     reason: CacheMissReason
     cache_missed_tokens: int
     comparison_reusable_tokens: int | UnsetType = UNSET
+    instructions_changed: Literal[True] | UnsetType = UNSET
 
 
 class ComparisonNotFound(

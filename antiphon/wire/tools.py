@@ -133,11 +133,15 @@ class ToolSearch(ToolBase, frozen=True, kw_only=True, tag="tool_search"):
 
 
 class _WebSearch(ToolBase, frozen=True, kw_only=True):
+    """``max_content_tokens``: about how many tokens of a page the model sees. OpenAI's API does not
+    have this field."""
+
     filters: JsonObject | UnsetType = UNSET
     search_context_size: Literal["low", "medium", "high"] | UnsetType = UNSET
     user_location: JsonObject | UnsetType = UNSET
     external_web_access: bool | UnsetType = UNSET
     search_content_types: tuple[str, ...] | UnsetType = UNSET
+    max_content_tokens: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
 
 
 class WebSearch(_WebSearch, frozen=True, kw_only=True, tag="web_search"):
@@ -160,10 +164,8 @@ class WebSearchPreviewDated(
 
 class WebFetch(_WebSearch, frozen=True, kw_only=True, tag="web_fetch"):
     """Opens web pages whose URLs are in the conversation. OpenAI's API does not have this tool.
-    ``max_content_tokens``: about how many tokens of a page the model sees. ``citations``: whether
-    the model cites pages."""
+    ``citations``: whether the model cites pages."""
 
-    max_content_tokens: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
     citations: bool | UnsetType = UNSET
 
 

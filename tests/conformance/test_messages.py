@@ -1115,19 +1115,55 @@ async def test_web_fetch_runs_here(serve: Serve, clients: Any, searches: bool) -
 
 
 @pytest.mark.requirement("AM-THREADS")
-async def test_page_that_is_opened_in_a_continued_thread_has_blocks(serve: Serve) -> None:
+@pytest.mark.parametrize("searches", [False, True])
+async def test_page_that_is_opened_in_a_continued_thread_has_blocks(
+    serve: Serve, searches: bool
+) -> None:
     index, url = PageIndex(":memory:"), "https://north.example/fjords"
     await index.add([PageDocument(url=url, title="Fjords", text="The longest one: 205 km.")])
     provider = WebSearchProvider(index, is_external=False)
     replies = ["Hello.", tool_call("browser__open", {"id": url}), "It has 205 km."]
-    server = serve(local(engine(replies)), providers={FETCH_TYPE: provider})
-    tools = [{"type": "web_fetch_20260318", "name": "web_fetch"}]
+    server = serve(local(engine(replies)), providers=dict.fromkeys((FETCH_TYPE, *TYPES), provider))
+    tools: list[Json] = [{"type": "web_fetch_20260318", "name": "web_fetch"}]
+    tools += [{"type": "web_search_20260318", "name": "web_search"}] if searches else []
+    tools[0]["max_content_tokens"] = 3
     first = await create(server, thread={"type": "create"}, tools=tools)
     thread = {"type": "continue", "previous_message_id": first["id"]}
     asked = [{"role": "user", "content": f"Read {url}."}]
     call, result, _ = (await create(server, thread=thread, messages=asked))["content"]
     assert (call["name"], result["content"]["url"]) == ("web_fetch", url)
+    assert result["content"]["content"]["source"]["data"] == "The longest "
     await index.close()
+
+
+@pytest.mark.requirement("AM-DIAGNOSTICS")
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({}, None),
+        ({"system": "Be kind."}, "system_changed"),
+        ({"tools": [WEATHER]}, "tools_changed"),
+        ({"messages": [{"role": "user", "content": "Something else"}]}, "messages_changed"),
+        ({"output_config": {"effort": "low"}}, None),  # the model's prompt does not show it
+        ({"diagnostics": {"previous_message_id": "msg_none"}}, "previous_message_not_found"),
+        ({"diagnostics": {"previous_message_id": None}}, None),
+    ],
+)
+async def test_cache_diagnostics_say_what_has_changed(
+    serve: Serve, clients: Any, changed: Json, kind: str | None
+) -> None:
+    server = serve(local(engine(["Hi", "Hello"])))
+    first = await create(server, thread={"type": "create"}, system="Be brief.")
+    turns = [*HI["messages"], {"role": "assistant", "content": "Hi"}, *HI["messages"]]
+    body: Json = {"model": "tiny", "max_tokens": 9, "messages": turns, "system": "Be brief."}
+    body |= {"diagnostics": {"previous_message_id": first["id"]}, **changed}
+    client = clients(server)
+    async with client.beta.messages.stream(**body) as stream:
+        streamed = (await stream.get_final_message()).diagnostics
+    for found in (streamed, (await client.beta.messages.create(**body)).diagnostics):
+        assert (None if found is None else found.cache_miss_reason.type) == kind
+        if kind in ("system_changed", "tools_changed", "messages_changed"):
+            assert found.cache_miss_reason.cache_missed_input_tokens > 0
 
 
 def summarizing(prompt: str) -> str:
@@ -1524,7 +1560,14 @@ async def test_models_have_the_form_of_the_client(serve: Serve, clients: Any) ->
     assert [model.id async for model in client.models.list(limit=1)] == ["tiny", "gpt-5.5"]
     assert [model.id for model in (await client.models.list(before_id="gpt-5.5")).data] == ["tiny"]
     assert (await client.models.list(lifecycle=["retired"])).data == []
-    assert (await client.models.retrieve("tiny")).created_at.year == 2023
+    found = await client.models.retrieve("tiny")
+    assert found.created_at.year == 2023 and found.max_tokens == found.max_input_tokens
+    can = found.capabilities
+    assert (
+        can.pdf_input.supported and can.image_input.supported and not can.code_execution.supported
+    )
+    assert can.effort.high.supported == can.thinking.types.adaptive.supported
+    assert can.context_management.compact_20260112.supported and can.server_tools is not None
     with pytest.raises(NotFoundError):
         await client.models.retrieve("none")
     assert (await server.client.get("/v1/models")).json()["object"] == "list"

@@ -69,6 +69,10 @@ OURS = {
         for version in ("", "_2025_08_26")
     },
     **{
+        (f"web_search{version}", "max_content_tokens"): "from Anthropic's web_fetch"
+        for version in ("", "_2025_08_26", "_preview", "_preview_2025_03_11")
+    },
+    **{
         (f"web_search_preview{version}", name): "one base for all web searches"
         for version in ("", "_2025_03_11")
         for name in ("filters", "external_web_access")

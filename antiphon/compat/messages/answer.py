@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
+from antiphon.wire.request_options import CacheMiss, ComparisonNotFound, ComparisonUnavailable
 from antiphon.wire.response import OmittedPart, Response, Usage
 
 from .bodies import MessageSkillReference
@@ -21,10 +22,13 @@ from .types import (
     Citation,
     IterationUsage,
     MessageAnswer,
+    MessageCacheMiss,
     MessageContainer,
     MessageContainerSkill,
+    MessageDiagnostics,
     MessageEnd,
     MessageUsage,
+    MissType,
     RefusalDetails,
     ServerToolUsage,
     StopReason,
@@ -36,6 +40,13 @@ from .types import (
     rfc3339,
 )
 
+#: Reason in the Responses API → type in the Messages API. All others are ``unavailable``.
+_MISSES: Mapping[str, MissType] = {
+    "model_changed": "model_changed",
+    "tools_changed": "tools_changed",
+    "input_changed": "messages_changed",
+    "context_compacted": "messages_changed",
+}
 #: By default, a container exists this many seconds after its last use.
 _CONTAINER_S = 1_200
 
@@ -71,6 +82,7 @@ def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
         stop_sequence=end.stop_sequence,
         stop_details=end.stop_details,
         usage=message_usage(response),
+        diagnostics=message_diagnostics(response),
         container=end.container,
         context_management=form.context_management,
         omitted_parts=form.omitted_parts or UNSET,
@@ -156,6 +168,23 @@ def message_usage(response: Response) -> MessageUsage:
         server_tool_use=UNSET if uses == ServerToolUsage() else uses,
         iterations=_iterations(response, used),
     )
+
+
+def message_diagnostics(response: Response) -> MessageDiagnostics | UnsetType:
+    """Return why the prompt did not continue the one that the request compares with it. The value
+    is UNSET if it did, and if there is no comparison."""
+    match response.prompt_cache_diagnostics:
+        case CacheMiss(reason=reason, instructions_changed=changed) as miss:
+            kind = "system_changed" if changed is True else _MISSES.get(reason, "unavailable")
+            tokens = UNSET if kind == "unavailable" else miss.cache_missed_tokens
+            found = MessageCacheMiss(type=kind, cache_missed_input_tokens=tokens)
+        case ComparisonNotFound():
+            found = MessageCacheMiss(type="previous_message_not_found")
+        case ComparisonUnavailable():
+            found = MessageCacheMiss(type="unavailable")
+        case _:
+            return UNSET
+    return MessageDiagnostics(found)
 
 
 def _iterations(response: Response, used: Usage) -> tuple[IterationUsage, ...] | UnsetType:

@@ -223,6 +223,13 @@ class MessageMetadata(Struct, frozen=True, kw_only=True):
     user_id: str | None = None
 
 
+class MessageDiagnosticsFields(Struct, frozen=True, kw_only=True):
+    """Asks why the prompt cache did not help. ``previous_message_id``: the message whose prompt is
+    compared, which must be in a thread; null if there is none yet."""
+
+    previous_message_id: str | None = None
+
+
 class MessageThread(Struct, frozen=True, kw_only=True):
     """Whether the server keeps the conversation. ``create``: keep it under the id of the answer.
     ``continue``: go on after the message ``previous_message_id``; ``messages`` then contains only
@@ -299,6 +306,6 @@ class MessagesFields(CountTokensFields, frozen=True, kw_only=True):
     metadata: MessageMetadata | None = None
     thread: MessageThread | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
-    diagnostics: JsonObject | None = None
+    diagnostics: MessageDiagnosticsFields | None = None
     inference_geo: str | None = None
     fallbacks: Literal["default"] | tuple[JsonObject, ...] | None = None

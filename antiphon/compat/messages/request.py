@@ -27,11 +27,11 @@ from antiphon.wire.parsing.fields import convert, drop_nulls, read_choice, read_
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.request import CreateResponse, FieldTreatment, InputTokensRequest
 from antiphon.wire.response import Response
-from antiphon.wire.tools import WebFetch
 
 from .answer import AnswerForm, message_answer
 from .bodies import (
     MessageContainerFields,
+    MessageDiagnosticsFields,
     MessageMetadata,
     MessageOutputConfig,
     MessageOutputFormat,
@@ -42,8 +42,8 @@ from .content import read_messages, read_system
 from .context_edits import read_compaction, read_edits
 from .server_blocks import search_name
 from .stream import MessageStream
-from .threads import continued_request, read_thread, thread_unsupported
-from .tools import ToolCollector, read_tool_choice
+from .threads import continued_request, read_thread, response_id, thread_unsupported
+from .tools import ToolCollector, opens_pages, read_tool_choice
 from .types import AppliedEdits, MessageAnswer
 
 #: How the server treats each field.
@@ -70,7 +70,7 @@ MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
     "metadata": "hint",
     "service_tier": "hint",
     "cache_control": "hint",
-    "diagnostics": "hint",
+    "diagnostics": "honoured",
     "speed": "hint",
     "inference_geo": "hint",
     "fallbacks": "hint",
@@ -122,10 +122,9 @@ class MessagesRequest(TranslatedRequest, frozen=True, kw_only=True):
     def _form_of(self, response: Response) -> AnswerForm:
         """Return the form of the answer. It depends on the tools of the response, because a request
         that continues a thread does not repeat the thread's tools."""
-        fetches = any(isinstance(tool, WebFetch) for tool in response.tools)
         return replace(
             self.form,
-            fetches=self.form.fetches or fetches,
+            fetches=opens_pages(response.tools),
             search_name=search_name(response.tools),
             omitted_parts=self.omitted_parts(response),
         )
@@ -169,7 +168,7 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
     generate = fields.get("max_output_tokens") != 0
     if not generate:
         del fields["max_output_tokens"]
-        fields["prompt_cache_options"] = {"prewarm": True}
+        merge_fields(fields, {"prompt_cache_options": {"prewarm": True}})
     if passages and "text" in fields:
         raise unsupported_parameter("output_config.format", " The request has citations.")
     continues = "previous_response_id" in fields
@@ -181,7 +180,6 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
         form=AnswerForm(
             omits_thinking=_omits_thinking(raw.get("thinking")),
             generate=generate,
-            fetches=tools.fetches,
             skills=tools.container.skills or (),
             passages=passages,
             context_management=edits,
@@ -282,6 +280,15 @@ def _metadata(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
     return {} if user is None else {"user": user}
 
 
+def _diagnostics(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
+    """Translate ``diagnostics``. The id is null in the first request of a conversation."""
+    id = convert(read_object(raw, path), MessageDiagnosticsFields, path).previous_message_id
+    if id is None:
+        return {}
+    paths.add("prompt_cache_options.comparison_response_id", f"{path}.previous_message_id")
+    return {"prompt_cache_options": {"comparison_response_id": response_id(id)}}
+
+
 def _service_tier(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
     return {"service_tier": _TIERS[read_choice(raw, path, _TIERS)]}
 
@@ -339,6 +346,7 @@ _READERS: Mapping[str, Callable[[Any, str, ErrorPaths], JsonObject]] = {
     "top_k": _renamed("top_k"),
     "metadata": _metadata,
     "service_tier": _service_tier,
+    "diagnostics": _diagnostics,
     "output_config": _output_config,
     "output_format": _output_format,
     "thinking": _thinking,

@@ -19,7 +19,15 @@ from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
 
-from .answer import AnswerForm, citation, message_end, message_usage, tool_blocks, tool_use
+from .answer import (
+    AnswerForm,
+    citation,
+    message_diagnostics,
+    message_end,
+    message_usage,
+    tool_blocks,
+    tool_use,
+)
 from .citations import CitedText
 from .errors import message_error_of_code
 from .threads import message_id
@@ -109,7 +117,12 @@ class MessageStream(ChoiceStream):
     def _created(self, event: ev.Created) -> Iterator[MessageEvent]:
         first = self._first
         yield MessageStart(
-            MessageAnswer(id=message_id(first.id), model=first.model, usage=message_usage(first))
+            MessageAnswer(
+                id=message_id(first.id),
+                model=first.model,
+                usage=message_usage(first),
+                diagnostics=message_diagnostics(first),
+            )
         )
 
     def _text_delta(self, event: ev.OutputTextDelta | ev.RefusalDelta) -> Iterator[MessageEvent]:

@@ -35,6 +35,11 @@ def message_id(response_id: str) -> str:
     return "msg_" + response_id.partition("_")[2]
 
 
+def response_id(message_id: str) -> str:
+    """Return the id of the response that has become a message."""
+    return "resp_" + message_id.removeprefix("msg_")
+
+
 def read_thread(body: JsonObject) -> JsonObject:
     """Translate the field ``thread`` of a request body to fields of the Responses request. A body
     without this field is not stored. Raises ``InvalidRequest``."""
@@ -51,12 +56,8 @@ def read_thread(body: JsonObject) -> JsonObject:
                 f"a request that continues a thread uses the '{field}' with"
                 " which the thread was created.",
             )
-    return {"store": True, "previous_response_id": _response_id(thread)}
-
-
-def _response_id(thread: JsonObject) -> str:
     id = read_string(thread, "previous_message_id", "thread")
-    return "resp_" + id.removeprefix("msg_")
+    return {"store": True, "previous_response_id": response_id(id)}
 
 
 def continued_request(

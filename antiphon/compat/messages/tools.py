@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
+from msgspec import UNSET
+
 from antiphon.compat.error_paths import ErrorPaths
 from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter, unsupported_value
 from antiphon.wire.json_types import JsonObject
@@ -27,6 +29,7 @@ from antiphon.wire.parsing.fields import (
 )
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.request import Include
+from antiphon.wire.tools import Tool, WebFetch, WebSearch
 
 from .bodies import (
     MessageContainerFields,
@@ -45,6 +48,8 @@ INCLUDE: tuple[Include, ...] = (
     "code_interpreter_call.outputs",
 )
 _SEARCH = "tool_search"
+#: About how many tokens of a page a web search shows by default if it replaces a ``web_fetch``.
+_PAGE_TOKENS = 4_000
 _MODES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -181,15 +186,14 @@ class ToolCollector:
         """Return the fields of the Responses request for the tools that the model may use."""
         tools: list[JsonObject] = []
         self._check_domains()
-        searches = "web_search" in self._types()
-        found_by_search = self._deferred if self._has_search else frozenset()
         for name, (tool, path) in self._declared.items():
             if name not in self._offered:
-                if name not in found_by_search:
+                if not (self._has_search and name in self._deferred):
                     continue
                 tool = _deferred(tool)
-            if searches and tool["type"] == "web_fetch":
-                continue  # the web search opens pages, too
+            if (shown := self._with_pages(tool)) is None:
+                continue
+            tool = shown
             at = f"tools[{len(tools)}]"
             if (self._uploads or self.container.skills) and tool["type"] == "code_interpreter":
                 # The container of the conversation gets the files and skills, if there is one.
@@ -211,6 +215,17 @@ class ToolCollector:
                 fields["max_tool_calls"] = sum(self._max_uses)
         return fields
 
+    def _with_pages(self, tool: JsonObject) -> JsonObject | None:
+        """Return a tool as the model gets it. A web search opens pages, too, so it replaces a
+        ``web_fetch``, for which None is returned."""
+        offered = self._offered_types()
+        if tool["type"] == "web_fetch" and "web_search" in offered:
+            return None
+        if tool["type"] != "web_search" or "web_fetch" not in offered:
+            return tool
+        limit = offered["web_fetch"].get("max_content_tokens", _PAGE_TOKENS)
+        return {**tool, "max_content_tokens": limit}
+
     def _filled_container(self) -> JsonObject:
         """Return a container with the request's files and skills."""
         skills = [
@@ -219,15 +234,10 @@ class ToolCollector:
         ]
         return {"type": "auto", "file_ids": list(self._uploads), "skills": skills}
 
-    @property
-    def fetches(self) -> bool:
-        """Whether the model may open web pages, as the tool ``web_fetch`` does."""
-        return "web_fetch" in self._types()
-
-    def _types(self) -> dict[str, str]:
-        """Return the types of the tools that the model may use, with the path of one tool each."""
-        offered = [self._declared[name] for name in self._declared if name in self._offered]
-        return {tool["type"]: path for tool, path in offered}
+    def _offered_types(self) -> dict[str, JsonObject]:
+        """Return the types of the tools that the model may use, with one tool each."""
+        tools = [tool for name, (tool, _) in self._declared.items() if name in self._offered]
+        return {tool["type"]: tool for tool in tools}
 
     def _check_domains(self) -> None:
         """Check that web search and web fetch have the same domains, because the web search opens
@@ -259,13 +269,22 @@ class ToolCollector:
         """Return the ``tool_choice`` of the Responses API that names a tool."""
         tool, _ = self._declared.get(name, ({"type": "function"}, ""))
         kind = tool["type"]
-        if kind == "web_fetch" and "web_search" in self._types():
+        if kind == "web_fetch" and "web_search" in self._offered_types():
             kind = "web_search"
         return {"type": kind, "name": name} if kind == "function" else {"type": kind}
 
     def references(self, names: Iterable[str]) -> list[JsonObject]:
         """Return the declarations of those tools in ``names`` that the request declares."""
         return [self._declared[name][0] for name in names if name in self._declared]
+
+
+def opens_pages(tools: Iterable[Tool]) -> bool:
+    """Return whether a request with these tools has the tool ``web_fetch``. A web search replaces
+    it, and then has its limit."""
+    searches = (tool for tool in tools if isinstance(tool, WebSearch | WebFetch))
+    return any(
+        isinstance(tool, WebFetch) or tool.max_content_tokens is not UNSET for tool in searches
+    )
 
 
 def _deferred(tool: JsonObject) -> JsonObject:

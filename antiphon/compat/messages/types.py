@@ -21,6 +21,14 @@ StopReason = Literal[
     "model_context_window_exceeded",
     "compaction",
 ]
+MissType = Literal[
+    "model_changed",
+    "system_changed",
+    "tools_changed",
+    "messages_changed",
+    "previous_message_not_found",
+    "unavailable",
+]
 
 
 def rfc3339(seconds: int) -> str:
@@ -320,6 +328,20 @@ class RefusalDetails(Struct, frozen=True, kw_only=True, tag_field="type", tag="r
     explanation: str | None = None
 
 
+class MessageCacheMiss(Struct, frozen=True, kw_only=True):
+    """Why the prompt differs from the one that it was compared with.
+    ``cache_missed_input_tokens``: how many tokens of the earlier prompt follow the first
+    difference. ``unavailable``: another field of the request has changed, or the server cannot
+    tell."""
+
+    type: MissType
+    cache_missed_input_tokens: int | UnsetType = UNSET
+
+
+class MessageDiagnostics(Struct, frozen=True):
+    cache_miss_reason: MessageCacheMiss
+
+
 class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
     """An answer of the Messages API. ``stop_reason`` is null only at the start of a stream."""
 
@@ -331,6 +353,7 @@ class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="me
     stop_sequence: str | None = None
     stop_details: RefusalDetails | UnsetType = UNSET
     usage: MessageUsage = MessageUsage()
+    diagnostics: MessageDiagnostics | UnsetType = UNSET
     container: MessageContainer | UnsetType = UNSET
     context_management: AppliedEdits | UnsetType = UNSET
     omitted_parts: tuple[OmittedPart, ...] | UnsetType = UNSET
@@ -472,14 +495,97 @@ MessageEvent = (
 # --- models --------------------------------------------------------------------------------------
 
 
+class Support(Struct, frozen=True):
+    supported: bool
+
+
+_YES = Support(True)
+
+
+class EffortSupport(Support, frozen=True, kw_only=True):
+    low: Support
+    medium: Support
+    high: Support
+    xhigh: Support
+    max: Support
+
+
+class ThinkingTypeSupport(Struct, frozen=True, kw_only=True):
+    adaptive: Support
+    enabled: Support
+    between_tools: Support = _YES
+    disabled: Support = _YES
+
+
+class ThinkingSupport(Support, frozen=True, kw_only=True):
+    types: ThinkingTypeSupport
+
+
+class ServerToolSupport(Support, frozen=True, kw_only=True):
+    code_execution: Support
+    web_search: Support
+
+
+class EditSupport(Struct, frozen=True, kw_only=True):
+    supported: bool = True
+    clear_thinking_20251015: Support = _YES
+    clear_tool_uses_20250919: Support = _YES
+    compact_20260112: Support = _YES
+
+
+class CompactionSupport(Struct, frozen=True, kw_only=True):
+    supported: bool = True
+    summarize: Support = _YES
+
+
+class ModelCapabilities(Struct, frozen=True, kw_only=True):
+    """What a model can do here. What all models of the server can do has a default.
+    ``code_execution``: whether code may call the request's other tools."""
+
+    image_input: Support
+    effort: EffortSupport
+    thinking: ThinkingSupport
+    server_tools: ServerToolSupport
+    batch: Support = _YES
+    citations: Support = _YES
+    code_execution: Support = Support(False)
+    pdf_input: Support = _YES
+    structured_outputs: Support = _YES
+    context_management: EditSupport = EditSupport()
+    compaction: CompactionSupport = CompactionSupport()
+
+    @classmethod
+    def of(
+        cls, *, images: bool, thinks: bool, executes_code: bool, searches: bool
+    ) -> ModelCapabilities:
+        """``thinks``: whether the model may think. The others: what the model reads, and which
+        tools the server runs."""
+        may_think = Support(thinks)
+        levels = dict.fromkeys(("low", "medium", "high", "xhigh", "max"), may_think)
+        types = ThinkingTypeSupport(adaptive=may_think, enabled=may_think)
+        return cls(
+            image_input=Support(images),
+            effort=EffortSupport(supported=thinks, **levels),
+            thinking=ThinkingSupport(supported=thinks, types=types),
+            server_tools=ServerToolSupport(
+                supported=executes_code or searches,
+                code_execution=Support(executes_code),
+                web_search=Support(searches),
+            ),
+        )
+
+
 class MessagesModel(Struct, frozen=True, kw_only=True, tag_field="type", tag="model"):
-    """A model, or an alias of a model. ``created_at``: time in the format of RFC 3339."""
+    """A model, or an alias of a model. ``created_at``: time in the format of RFC 3339.
+    ``max_tokens``: as many as the context has. ``capabilities``: null until the model is loaded."""
 
     id: str
     display_name: str
     created_at: str
     lifecycle: Literal["active"] = "active"
     max_input_tokens: int | None = None
+    max_tokens: int | None = None
+    capabilities: ModelCapabilities | None = None
 
 
 class MessagesModelPage(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, convert
 from starlette.requests import Request
 
-from antiphon.compat.messages.types import MessagesModel, MessagesModelPage, rfc3339
+from antiphon.compat.messages.types import (
+    MessagesModel,
+    MessagesModelPage,
+    ModelCapabilities,
+    rfc3339,
+)
 from antiphon.errors import model_not_found
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.error_forms import is_messages_client
@@ -80,7 +85,7 @@ class ModelRoutes:
             params = PageParams(
                 limit=query.limit, order="asc", after=query.after_id, before=query.before_id
             )
-            page = make_page([_messages_entry(name, model) for name, model in named], params)
+            page = make_page([self._messages_entry(name, model) for name, model in named], params)
             return json_reply(
                 MessagesModelPage(
                     data=page.data,
@@ -110,11 +115,34 @@ class ModelRoutes:
         """Return one model. Raises ``NotFound`` with OpenAI's error message, because clients look
         for this text."""
         wanted = request.path_params["model"]
-        form = _messages_entry if is_messages_client(request.scope) else _entry
+        form = self._messages_entry if is_messages_client(request.scope) else _entry
         for name, model in self._names(request):
             if name == wanted:
                 return json_reply(form(name, model))
         raise model_not_found(wanted)
+
+    def _messages_entry(self, name: str, model: CatalogModel) -> MessagesModel:
+        modalities = _input_modalities(model)
+        tools = {
+            kind
+            for kind, provider in self._service.providers.items()
+            if provider.unavailable_reason() is None
+        }
+        return MessagesModel(
+            id=name,
+            display_name=name,
+            created_at=rfc3339(model.created),
+            max_input_tokens=model.context_size,
+            max_tokens=model.context_size,
+            capabilities=None
+            if modalities is UNSET
+            else ModelCapabilities.of(
+                images="image" in modalities,
+                thinks=model.backend.capabilities.thinks is not False,
+                executes_code="code_interpreter" in tools,
+                searches="web_search" in tools,
+            ),
+        )
 
     def _names(self, request: Request) -> Iterator[tuple[str, CatalogModel]]:
         """Yield each model name that the client may use, together with the model."""
@@ -147,15 +175,6 @@ def _input_modalities(model: CatalogModel) -> tuple[Literal["text", "image"], ..
 def _reasoning_levels(model: CatalogModel) -> tuple[ReasoningLevel, ...]:
     """Return the reasoning efforts for a model. A model that is not known to reason may do so."""
     return () if model.backend.capabilities.thinks is False else _LEVELS
-
-
-def _messages_entry(name: str, model: CatalogModel) -> MessagesModel:
-    return MessagesModel(
-        id=name,
-        display_name=name,
-        created_at=rfc3339(model.created),
-        max_input_tokens=model.context_size,
-    )
 
 
 def _catalog_entry(name: str, model: CatalogModel, priority: int) -> CodexModel:

@@ -77,10 +77,18 @@ def compare_prompts(
     continues = unchanged == len(comparison.items)
     if common == length or (continues and length - common <= _ANSWER_START):
         return CacheHit()
+    miss = _miss(reason, earlier, response)
+    return replace(miss, cache_missed_tokens=length - common, comparison_reusable_tokens=common)
+
+
+def _miss(reason: CacheMissReason | None, earlier: Response, response: Response) -> CacheMiss:
+    """Return the difference without its tokens. ``reason``: None if only the input or the
+    instructions can differ."""
+    has_changed = reason is None and earlier.instructions != response.instructions
     return CacheMiss(
         reason=reason or "input_changed",
-        cache_missed_tokens=length - common,
-        comparison_reusable_tokens=common,
+        cache_missed_tokens=0,
+        instructions_changed=True if has_changed else UNSET,
     )
 
 
@@ -133,7 +141,7 @@ def _compare_items(
     if reason is None and items:
         sizes = [len(_encode(item)) for item in items]
         tokens = round(tokens * sum(sizes[unchanged:]) / sum(sizes)) or tokens
-    return CacheMiss(reason=reason or "input_changed", cache_missed_tokens=tokens)
+    return replace(_miss(reason, earlier, response), cache_missed_tokens=tokens)
 
 
 def _changed_setting(

@@ -76,9 +76,10 @@ def search_options(tool: AnyWebSearch) -> SearchOptions:
     """Return the search options that the request sets for the tool."""
     size = "medium" if tool.search_context_size is UNSET else tool.search_context_size
     count, max_view_chars = _SIZES[size]
-    if isinstance(tool, WebFetch):
-        tokens = tool.max_content_tokens
-        max_view_chars = _FETCH_CHARS if tokens is UNSET else tokens * _TOKEN_CHARS
+    if tool.max_content_tokens is not UNSET:
+        max_view_chars = tool.max_content_tokens * _TOKEN_CHARS
+    elif isinstance(tool, WebFetch):
+        max_view_chars = _FETCH_CHARS
     filters = _filters(tool)
     return SearchOptions(
         count=count,
