@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import wraps
-from inspect import isroutine
+from functools import partial, wraps
+from inspect import iscoroutinefunction, isroutine
 from typing import Any
 
 from starlette.requests import Request
@@ -13,10 +13,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.http.json_response import json_reply
 from antiphon.http.middleware.auth import AuthConfig, check_permission
+from antiphon.http.middleware.error_forms import is_messages_client
 from antiphon.http.middleware.request_context import route_path
-from antiphon.http.openapi.operation import Operation, Permission
+from antiphon.http.openapi.operation import Operation
 from antiphon.http.unknown_urls import UnknownUrls
 from antiphon.runs.request.no_storage import storage_disabled
+
+_Handler = Callable[[Request], Awaitable[object]]
 
 
 def routes_of(access: AuthConfig, *owners: object) -> list[Route]:
@@ -43,28 +46,45 @@ def _endpoints(owner: object) -> Iterator[object]:
 def _route(endpoint: Any, operation: Operation, access: AuthConfig) -> Route:
     method, path = operation.route.split()
     if isroutine(endpoint):
-        endpoint = _answering(endpoint, operation.permission, access)
+        endpoint = _answering(endpoint, operation, access)
     elif operation.permission is not None:
         raise ValueError(f"{operation.id}: only the permission of a handler is checked")
     return (_ActionRoute if operation.is_action else Route)(path, endpoint, methods=[method])
 
 
 def _answering(
-    handler: Callable[[Request], Awaitable[object]],
-    permission: Permission | None,
-    access: AuthConfig,
+    handler: _Handler, operation: Operation, access: AuthConfig
 ) -> Callable[[Request], Awaitable[ASGIApp]]:
     """Return a handler that returns an ASGI app. What ``handler`` returns is sent as JSON, unless
-    it is an ASGI app itself."""
+    it is an ASGI app itself. Clients of the Messages API get it in Anthropic's form."""
+    permission = operation.permission
+    for_messages = _messages_handler(handler, operation.messages)
 
     @wraps(handler)
     async def answering(request: Request) -> Any:
         if permission is not None:
             check_permission(request.scope, access, permission)
-        answer = await handler(request)
+        if for_messages is not None and is_messages_client(request.scope):
+            answer = await for_messages(request)
+        else:
+            answer = await handler(request)
         return answer if callable(answer) else json_reply(answer)
 
     return answering
+
+
+def _messages_handler(handler: _Handler, form: Callable[..., Any] | None) -> _Handler | None:
+    """Return the handler for clients of the Messages API; None if it is ``handler``. ``form``: see
+    ``Operation.messages``."""
+    if form is None:
+        return None
+    if iscoroutinefunction(form):
+        return partial(form, getattr(handler, "__self__", None))
+
+    async def translated(request: Request) -> object:
+        return form(await handler(request))
+
+    return translated
 
 
 class _ActionRoute(Route):

@@ -6,12 +6,12 @@ The fields follow the types of the ``anthropic`` SDK 2.14.
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct
 
-from antiphon.wire.pagination import Page
+from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.fields import convert
 from antiphon.wire.parsing.text_fields import read_texts
 from antiphon.wire.parsing.upload_form import UploadFields
@@ -63,12 +63,9 @@ class DeletedMessageFile(Struct, frozen=True):
     id: str
     type: Literal["file_deleted"] = "file_deleted"
 
-
-def message_file_page(page: Page[File] | Sequence[File]) -> MessageFilePage:
-    """Translate a page of files, or the files that a client has named by their ids."""
-    if not isinstance(page, Page):
-        return MessageFilePage(data=tuple(map(MessageFile.of, page)))
-    return MessageFilePage(data=tuple(map(MessageFile.of, page.data)), next_page=next_page(page))
+    @classmethod
+    def of(cls, deleted: DeletedObject) -> DeletedMessageFile:
+        return cls(deleted.id)
 
 
 def next_page(page: Page[Any]) -> str | None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from antiphon.wire.pagination import Page
+from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.resources.skills import Skill, SkillVersion
 
 from .files import next_page
@@ -84,6 +84,10 @@ class MessageSkillVersionPage(Struct, frozen=True, kw_only=True):
 class DeletedMessageSkill(Struct, frozen=True):
     id: str
     type: Literal["skill_deleted"] = "skill_deleted"
+
+    @classmethod
+    def of(cls, deleted: DeletedObject) -> DeletedMessageSkill:
+        return cls(deleted.id)
 
 
 class DeletedMessageSkillVersion(Struct, frozen=True):

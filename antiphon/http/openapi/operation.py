@@ -57,8 +57,9 @@ class Operation(Struct, frozen=True, kw_only=True):
     - ``id``: its name in generated clients. For endpoints of OpenAI's API, this is the id in
       OpenAI's document.
     - ``answer``: the type of the JSON response. None means the type that the handler returns.
-    - ``messages_answer``: the response type for clients of the Messages API, if it differs from
-      ``answer``.
+    - ``messages``: makes the answer for clients of the Messages API, if it has another form. It is
+      either a function of what the handler returns, or a handler that takes the place of the first
+      one (see ``messages_handler``).
     - ``media_type``: the media type of a response that is not JSON.
     - ``events``: the type of the events, if the response can be a stream. ``events_media_type``:
       the media type of the stream.
@@ -82,7 +83,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     route: str
     id: str
     answer: Any = None
-    messages_answer: Any = None
+    messages: Callable[..., Any] | None = None
     media_type: str = "application/json"
     events: Any = None
     events_media_type: str = "text/event-stream"
@@ -102,9 +103,14 @@ class Operation(Struct, frozen=True, kw_only=True):
     is_action: bool = False
 
     @property
+    def messages_answer(self) -> Any:
+        """The response type for clients of the Messages API; None if it is ``answer``."""
+        return None if self.messages is None else get_type_hints(self.messages)["return"]
+
+    @property
     def request_headers(self) -> tuple[HeaderParam, ...]:
         """The headers that the endpoint reads, with the one that chooses the form of the answer."""
-        return (*self.headers, *((_VERSION_HEADER,) if self.messages_answer is not None else ()))
+        return (*self.headers, *((_VERSION_HEADER,) if self.messages is not None else ()))
 
 
 def operation(route: str, id: str, **fields: Any) -> Callable[[_HandlerT], _HandlerT]:
@@ -115,6 +121,17 @@ def operation(route: str, id: str, **fields: Any) -> Callable[[_HandlerT], _Hand
     def attach(handler: _HandlerT) -> _HandlerT:
         vars(handler)["operation"] = Operation(route=route, id=id, **fields)
         return handler
+
+    return attach
+
+
+def messages_handler(handler: Callable[..., Any]) -> Callable[[_HandlerT], _HandlerT]:
+    """Return a decorator for the method that answers an operation for clients of the Messages API.
+    ``handler``: the method of the same class that declares the operation."""
+
+    def attach(method: _HandlerT) -> _HandlerT:
+        vars(handler)["operation"] = replace(vars(handler)["operation"], messages=method)
+        return method
 
     return attach
 

@@ -20,10 +20,8 @@ from antiphon.compat.messages.types import (
     rfc3339,
 )
 from antiphon.errors import model_not_found
-from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.error_forms import is_messages_client
 from antiphon.http.middleware.request_context import request_context
-from antiphon.http.openapi.operation import operation
+from antiphon.http.openapi.operation import messages_handler, operation
 from antiphon.http.requests.query import read_query
 from antiphon.wire.cursors import PageEnd, PageParams, PageStart, make_page
 from antiphon.wire.models import CodexModel, ModelEntry, ModelList, ModelStatus, ReasoningLevel
@@ -67,58 +65,49 @@ class ModelRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    @operation(
-        "GET /v1/models",
-        "listModels",
-        answer=ModelList,
-        query=ModelListing,
-        messages_answer=MessagesModelPage,
-    )
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /v1/models", "listModels", query=ModelListing)
+    async def list(self, request: Request) -> ModelList:
         """Return the model names that the client may use: in ``data`` for OpenAI's clients, in
         ``models`` for Codex."""
-        query = read_query(request, ModelListing)
+        read_query(request, ModelListing)
         named = tuple(self._names(request))
-        if is_messages_client(request.scope):
-            if "active" not in (query.lifecycle or ("active",)):
-                named = ()
-            params = PageParams(
-                limit=query.limit, order="asc", after=query.after_id, before=query.before_id
-            )
-            page = make_page([self._messages_entry(name, model) for name, model in named], params)
-            return json_reply(
-                MessagesModelPage(
-                    data=page.data,
-                    has_more=page.has_more,
-                    first_id=page.first_id,
-                    last_id=page.last_id,
-                )
-            )
-        return json_reply(
-            ModelList(
-                data=tuple(_entry(name, model) for name, model in named),
-                models=tuple(
-                    _catalog_entry(name, model, priority)
-                    for priority, (name, model) in enumerate(named, 1)
-                    if model.backend.task is None
-                ),
-            )
+        return ModelList(
+            data=tuple(_entry(name, model) for name, model in named),
+            models=tuple(
+                _catalog_entry(name, model, priority)
+                for priority, (name, model) in enumerate(named, 1)
+                if model.backend.task is None
+            ),
         )
 
-    @operation(
-        "GET /v1/models/{model:path}",
-        "retrieveModel",
-        answer=ModelEntry,
-        messages_answer=MessagesModel,
-    )
-    async def retrieve(self, request: Request) -> Reply:
+    @messages_handler(list)
+    async def list_for_messages(self, request: Request) -> MessagesModelPage:
+        query = read_query(request, ModelListing)
+        is_empty = "active" not in (query.lifecycle or ("active",))
+        named = () if is_empty else self._names(request)
+        params = PageParams(
+            limit=query.limit, order="asc", after=query.after_id, before=query.before_id
+        )
+        page = make_page([self._messages_entry(name, model) for name, model in named], params)
+        return MessagesModelPage(
+            data=page.data, has_more=page.has_more, first_id=page.first_id, last_id=page.last_id
+        )
+
+    @operation("GET /v1/models/{model:path}", "retrieveModel")
+    async def retrieve(self, request: Request) -> ModelEntry:
         """Return one model. Raises ``NotFound`` with OpenAI's error message, because clients look
         for this text."""
+        return _entry(*self._find(request))
+
+    @messages_handler(retrieve)
+    async def retrieve_for_messages(self, request: Request) -> MessagesModel:
+        return self._messages_entry(*self._find(request))
+
+    def _find(self, request: Request) -> tuple[str, CatalogModel]:
         wanted = request.path_params["model"]
-        form = self._messages_entry if is_messages_client(request.scope) else _entry
         for name, model in self._names(request):
             if name == wanted:
-                return json_reply(form(name, model))
+                return name, model
         raise model_not_found(wanted)
 
     def _messages_entry(self, name: str, model: CatalogModel) -> MessagesModel:

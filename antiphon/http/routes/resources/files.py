@@ -6,6 +6,7 @@ cannot run scripts.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -16,15 +17,14 @@ from antiphon.compat.messages.files import (
     MessageFile,
     MessageFilePage,
     PageToken,
-    message_file_page,
+    next_page,
     page_cursor,
     parse_message_upload,
 )
 from antiphon.http.download import RANGE_HEADERS, download_reply
-from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.error_forms import is_messages_client
+from antiphon.http.json_response import Reply
 from antiphon.http.middleware.request_context import request_context
-from antiphon.http.openapi.operation import Form, operation
+from antiphon.http.openapi.operation import Form, messages_handler, operation
 from antiphon.http.requests import multipart
 from antiphon.http.requests.body import SMALL_BYTES
 from antiphon.http.requests.query import object_key, read_query, tenant_of
@@ -33,7 +33,7 @@ from antiphon.resources.file_storage.files import FileQuery, FileUpload
 from antiphon.wire.cursors import PageOrder, PageStart
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.errors import out_of_range
-from antiphon.wire.parsing.upload_form import UploadForm, parse_upload_form
+from antiphon.wire.parsing.upload_form import UploadFields, UploadForm, parse_upload_form
 from antiphon.wire.resources.files import PURPOSES, File
 
 if TYPE_CHECKING:
@@ -75,19 +75,21 @@ class FileRoutes:
         self._files = service.files
         self._limits = limits
 
-    @operation(
-        "POST /v1/files",
-        "createFile",
-        form=Form(file="file", fields=UploadForm),
-        answer=File,
-        messages_answer=MessageFile,
-    )
-    async def create(self, request: Request) -> Reply:
+    @operation("POST /v1/files", "createFile", form=Form(file="file", fields=UploadForm))
+    async def create(self, request: Request) -> File:
         """Store the file that the client uploads in a multipart form."""
+        return await self._create(request, parse_upload_form)
+
+    @messages_handler(create)
+    async def create_for_messages(self, request: Request) -> MessageFile:
+        return MessageFile.of(await self._create(request, parse_message_upload))
+
+    async def _create(
+        self, request: Request, parse: Callable[[Mapping[str, str]], UploadFields]
+    ) -> File:
         scope, limit = request.scope, self._limits.max_file_bytes
         async with multipart.open_form(scope, request.receive, file="file", limit=limit) as form:
-            is_message = is_messages_client(scope)
-            fields = (parse_message_upload if is_message else parse_upload_form)(form.fields)
+            fields = parse(form.fields)
             upload = FileUpload(
                 filename=form.filename,
                 purpose=fields.purpose,
@@ -95,21 +97,27 @@ class FileRoutes:
                 chunks=form.chunks,
                 expires_after=fields.expires_after,
             )
-            file = await self._files.create(request_context(scope).tenant, upload)
-            return json_reply(MessageFile.of(file) if is_message else file)
+            return await self._files.create(request_context(scope).tenant, upload)
 
-    @operation(
-        "GET /v1/files",
-        "listFiles",
-        query=FileListing,
-        answer=Page[File],
-        messages_answer=MessageFilePage,
-    )
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /v1/files", "listFiles", query=FileListing)
+    async def list(self, request: Request) -> Page[File]:
         """Return a page of the tenant's files, by default newest first."""
-        tenant, query = tenant_of(request), read_query(request, FileListing, refused=_REFUSED)
-        is_message = is_messages_client(request.scope)
-        default, most = _MESSAGE_LIMITS if is_message else _LIMITS
+        return await self._list(request, _LIMITS)
+
+    @messages_handler(list)
+    async def list_for_messages(self, request: Request) -> MessageFilePage:
+        tenant, ids = tenant_of(request), read_query(request, FileListing).ids
+        if ids is not None:
+            found = [await self._files.find(tenant, id) for id in dict.fromkeys(ids)]
+            return MessageFilePage(data=tuple(MessageFile.of(file) for file in found if file))
+        page = await self._list(request, _MESSAGE_LIMITS)
+        return MessageFilePage(
+            data=tuple(map(MessageFile.of, page.data)), next_page=next_page(page)
+        )
+
+    async def _list(self, request: Request, limits: tuple[int, int]) -> Page[File]:
+        """Return a page of files. ``limits``: its default and its largest length."""
+        query, (default, most) = read_query(request, FileListing, refused=_REFUSED), limits
         limit = query.limit or default
         if limit > most:
             raise out_of_range("limit", "integer", limit, "<=", str(most))
@@ -119,23 +127,12 @@ class FileRoutes:
             after=query.after or page_cursor(query.page),
             limit=limit,
         )
-        if not is_message:
-            return json_reply(await self._files.list(tenant, listing))
-        if query.ids is None:
-            return json_reply(message_file_page(await self._files.list(tenant, listing)))
-        found = [await self._files.find(tenant, id) for id in dict.fromkeys(query.ids)]
-        return json_reply(message_file_page([file for file in found if file is not None]))
+        return await self._files.list(tenant_of(request), listing)
 
-    @operation(
-        "GET /v1/files/{file_id}",
-        "retrieveFile",
-        answer=File,
-        messages_answer=MessageFile,
-    )
-    async def retrieve(self, request: Request) -> Reply:
+    @operation("GET /v1/files/{file_id}", "retrieveFile", messages=MessageFile.of)
+    async def retrieve(self, request: Request) -> File:
         """Return the metadata of a file."""
-        file = await self._files.retrieve(*_file_key(request))
-        return json_reply(MessageFile.of(file) if is_messages_client(request.scope) else file)
+        return await self._files.retrieve(*_file_key(request))
 
     @operation(
         "GET /v1/files/{file_id}/content",
@@ -159,16 +156,9 @@ class FileRoutes:
             return Reply(status_code=307, headers={"location": url})
         return await download_reply(request, stored)
 
-    @operation(
-        "DELETE /v1/files/{file_id}",
-        "deleteFile",
-        answer=DeletedObject,
-        messages_answer=DeletedMessageFile,
-    )
-    async def delete(self, request: Request) -> Reply:
+    @operation("DELETE /v1/files/{file_id}", "deleteFile", messages=DeletedMessageFile.of)
+    async def delete(self, request: Request) -> DeletedObject:
         """Delete a file."""
         tenant, file_id = _file_key(request)
         await self._files.delete(tenant, file_id)
-        if is_messages_client(request.scope):
-            return json_reply(DeletedMessageFile(file_id))
-        return json_reply(DeletedObject(id=file_id, object="file"))
+        return DeletedObject(id=file_id, object="file")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
@@ -18,9 +18,8 @@ from antiphon.compat.messages.skills import (
     MessageSkillVersionPage,
     message_version_page,
 )
-from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.error_forms import is_messages_client
-from antiphon.http.openapi.operation import Form, operation
+from antiphon.http.json_response import Reply
+from antiphon.http.openapi.operation import Form, messages_handler, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import object_key, path_param, read_query, tenant_of
@@ -82,50 +81,40 @@ class SkillRoutes:
         self._skills = service.skills
         self._limits = limits
 
-    @operation(
-        "POST /v1/skills",
-        "createSkill",
-        form=Form(file="files", has_many_files=True),
-        answer=Skill,
-        messages_answer=MessageSkill,
-    )
-    async def create(self, request: Request) -> Reply:
+    @operation("POST /v1/skills", "createSkill", form=Form(file="files", has_many_files=True))
+    async def create(self, request: Request) -> Skill:
         """Create a skill from a form that contains files with their paths, or one zip."""
-        form = await self._form(request)
-        return await self._reply(
-            request, await self._skills.create(tenant_of(request), _files(form))
-        )
+        return await self._skills.create(tenant_of(request), _files(await self._form(request)))
 
-    @operation(
-        "GET /v1/skills",
-        "listSkills",
-        query=SkillListing,
-        answer=Page[Skill],
-        messages_answer=MessageSkillPage,
-    )
-    async def list(self, request: Request) -> Reply:
+    @messages_handler(create)
+    async def create_for_messages(self, request: Request) -> MessageSkill:
+        (skill,) = await self._message_skills(request, [await self.create(request)])
+        return skill
+
+    @operation("GET /v1/skills", "listSkills", query=SkillListing)
+    async def list(self, request: Request) -> Page[Skill]:
         """Return a page of the tenant's skills, by default newest first."""
-        tenant, query = tenant_of(request), read_query(request, SkillListing)
-        page = await self._skills.list(tenant, _page_params(request, query))
-        if not is_messages_client(request.scope):
-            return json_reply(page)
-        if query.source not in (None, "custom"):
-            return json_reply(MessageSkillPage(data=()))
-        latest = await self._skills.latest_versions(tenant)
-        data = tuple(
-            MessageSkill.of(each, latest.get(each.id, each).created_at) for each in page.data
-        )
-        return json_reply(MessageSkillPage(data=data, next_page=next_page(page)))
+        query = read_query(request, SkillListing)
+        return await self._skills.list(tenant_of(request), _page_params(query))
 
-    @operation(
-        f"GET {_SKILL}",
-        "getSkill",
-        answer=Skill,
-        messages_answer=MessageSkill,
-    )
-    async def retrieve(self, request: Request) -> Reply:
+    @messages_handler(list)
+    async def list_for_messages(self, request: Request) -> MessageSkillPage:
+        query = read_query(request, SkillListing)
+        page = await self._skills.list(tenant_of(request), _page_params(query, _MESSAGES_LIMIT))
+        if query.source not in (None, "custom"):
+            return MessageSkillPage(data=())
+        data = await self._message_skills(request, page.data)
+        return MessageSkillPage(data=data, next_page=next_page(page))
+
+    @operation(f"GET {_SKILL}", "getSkill")
+    async def retrieve(self, request: Request) -> Skill:
         """Return a skill, with its default and latest version."""
-        return await self._reply(request, await self._skills.retrieve(*_skill_key(request)))
+        return await self._skills.retrieve(*_skill_key(request))
+
+    @messages_handler(retrieve)
+    async def retrieve_for_messages(self, request: Request) -> MessageSkill:
+        (skill,) = await self._message_skills(request, [await self.retrieve(request)])
+        return skill
 
     @operation(f"POST {_SKILL}", "updateSkill", body=DefaultVersion)
     async def update(self, request: Request) -> Skill:
@@ -134,19 +123,12 @@ class SkillRoutes:
         skill = self._skills.set_default_version(*_skill_key(request), body.default_version)
         return await skill
 
-    @operation(
-        f"DELETE {_SKILL}",
-        "deleteSkill",
-        answer=DeletedObject,
-        messages_answer=DeletedMessageSkill,
-    )
-    async def delete(self, request: Request) -> Reply:
+    @operation(f"DELETE {_SKILL}", "deleteSkill", messages=DeletedMessageSkill.of)
+    async def delete(self, request: Request) -> DeletedObject:
         """Delete a skill."""
         tenant, skill_id = _skill_key(request)
         await self._skills.delete(tenant, skill_id)
-        if is_messages_client(request.scope):
-            return json_reply(DeletedMessageSkill(skill_id))
-        return json_reply(DeletedObject(id=skill_id, object="skill.deleted"))
+        return DeletedObject(id=skill_id, object="skill.deleted")
 
     @operation(f"GET {_SKILL}/content", "getSkillContent", media_type="application/zip")
     async def read_content(self, request: Request) -> Reply:
@@ -157,72 +139,65 @@ class SkillRoutes:
         f"POST {_SKILL}/versions",
         "createSkillVersion",
         form=Form(file="files", has_many_files=True, fields=SkillVersionForm),
-        answer=SkillVersion,
-        messages_answer=MessageSkillVersion,
     )
-    async def add_version(self, request: Request) -> Reply:
+    async def add_version(self, request: Request) -> SkillVersion:
         """Create a version of a skill from the files in a form. For clients of Anthropic's API, it
         becomes the default version."""
+        return await self._add_version(request)
+
+    @messages_handler(add_version)
+    async def add_version_for_messages(self, request: Request) -> MessageSkillVersion:
+        return MessageSkillVersion.of(await self._add_version(request, is_default=True))
+
+    async def _add_version(self, request: Request, *, is_default: bool = False) -> SkillVersion:
         key = _skill_key(request)
         await self._skills.retrieve(*key)
         form = await self._form(request)
         fields = convert(read_texts(form.fields.items(), SkillVersionForm), SkillVersionForm, "")
-        default = fields.default or is_messages_client(request.scope)
-        added = await self._skills.add_version(*key, _files(form), default=default)
-        return _version_reply(request, added)
+        return await self._skills.add_version(
+            *key, _files(form), default=fields.default or is_default
+        )
 
-    @operation(
-        f"GET {_SKILL}/versions",
-        "listSkillVersions",
-        query=VersionListing,
-        answer=Page[SkillVersion],
-        messages_answer=MessageSkillVersionPage,
-    )
-    async def list_versions(self, request: Request) -> Reply:
+    @operation(f"GET {_SKILL}/versions", "listSkillVersions", query=VersionListing)
+    async def list_versions(self, request: Request) -> Page[SkillVersion]:
         """Return a page of a skill's versions, by default newest first."""
-        params = _page_params(request, read_query(request, VersionListing))
-        page = await self._skills.list_versions(*_skill_key(request), params)
-        is_message = is_messages_client(request.scope)
-        return json_reply(message_version_page(page) if is_message else page)
+        params = _page_params(read_query(request, VersionListing))
+        return await self._skills.list_versions(*_skill_key(request), params)
 
-    @operation(
-        f"GET {_VERSION}",
-        "getSkillVersion",
-        answer=SkillVersion,
-        messages_answer=MessageSkillVersion,
-    )
-    async def retrieve_version(self, request: Request) -> Reply:
+    @messages_handler(list_versions)
+    async def list_versions_for_messages(self, request: Request) -> MessageSkillVersionPage:
+        params = _page_params(read_query(request, VersionListing), _MESSAGES_LIMIT)
+        return message_version_page(await self._skills.list_versions(*_skill_key(request), params))
+
+    @operation(f"GET {_VERSION}", "getSkillVersion", messages=MessageSkillVersion.of)
+    async def retrieve_version(self, request: Request) -> SkillVersion:
         """Return a version of a skill without its files."""
-        found = await self._skills.retrieve_version(*_skill_key(request), _version(request))
-        return _version_reply(request, found)
+        return await self._skills.retrieve_version(*_skill_key(request), _version(request))
 
-    @operation(
-        f"DELETE {_VERSION}",
-        "deleteSkillVersion",
-        answer=DeletedSkillVersion,
-        messages_answer=DeletedMessageSkillVersion,
-    )
-    async def delete_version(self, request: Request) -> Reply:
+    @operation(f"DELETE {_VERSION}", "deleteSkillVersion")
+    async def delete_version(self, request: Request) -> DeletedSkillVersion:
         """Delete a version of a skill. Clients of Anthropic's API can also delete the default
         version."""
-        key, is_message = _skill_key(request), is_messages_client(request.scope)
+        deleted = await self._skills.delete_version(*_skill_key(request), _version(request))
+        return DeletedSkillVersion(id=deleted.id, version=deleted.version)
+
+    @messages_handler(delete_version)
+    async def delete_version_for_messages(self, request: Request) -> DeletedMessageSkillVersion:
         deleted = await self._skills.delete_version(
-            *key, _version(request), moves_default=is_message
+            *_skill_key(request), _version(request), moves_default=True
         )
-        if is_message:
-            return json_reply(DeletedMessageSkillVersion(deleted.version))
-        return json_reply(DeletedSkillVersion(id=deleted.id, version=deleted.version))
+        return DeletedMessageSkillVersion(deleted.version)
 
     @operation(f"GET {_VERSION}/content", "getSkillVersionContent", media_type="application/zip")
     async def read_version_content(self, request: Request) -> Reply:
         """Return the files of a skill's version as a zip."""
         return _zip(await self._skills.read_bundle(*_skill_key(request), _version(request)))
 
-    async def _reply(self, request: Request, skill: Skill) -> Reply:
-        if not is_messages_client(request.scope):
-            return json_reply(skill)
+    async def _message_skills(
+        self, request: Request, skills: Iterable[Skill]
+    ) -> tuple[MessageSkill, ...]:
         latest = await self._skills.latest_versions(tenant_of(request))
-        return json_reply(MessageSkill.of(skill, latest.get(skill.id, skill).created_at))
+        return tuple(MessageSkill.of(each, latest.get(each.id, each).created_at) for each in skills)
 
     async def _form(self, request: Request) -> multipart.FilesForm:
         limit = min(self._limits.max_file_bytes, MAX_UPLOAD_BYTES)
@@ -231,14 +206,9 @@ class SkillRoutes:
         )
 
 
-def _version_reply(request: Request, version: SkillVersion) -> Reply:
-    is_message = is_messages_client(request.scope)
-    return json_reply(MessageSkillVersion.of(version) if is_message else version)
-
-
-def _page_params(request: Request, query: VersionListing) -> PageParams:
-    if query.limit > _LIMIT and not is_messages_client(request.scope):
-        raise out_of_range("limit", "integer", query.limit, "<=", str(_LIMIT))
+def _page_params(query: VersionListing, most: int = _LIMIT) -> PageParams:
+    if query.limit > most:
+        raise out_of_range("limit", "integer", query.limit, "<=", str(most))
     after = query.after or page_cursor(query.page)
     return PageParams(limit=query.limit, order=query.order, after=after, before=query.before)
 
