@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from antiphon.store.base import Store
@@ -102,10 +103,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of test processes: two more than CPU cores, because tests wait for other
-    processes."""
-    return (os.cpu_count() or 1) + 2
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return the number of test processes: one more than CPU cores, or two more for ``make e2e``,
+    whose tests wait for other processes. Each process imports and collects all tests, which takes
+    as long as thousands of quick tests."""
+    cores = os.cpu_count() or 1
+    return cores + (1 if "not e2e" in config.option.markexpr else 2)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Send the main process only the reports that it counts. For most tests, the reports of a
+    setup and a teardown that passed would take longer than the test.
+
+    The main process needs all reports if it lists durations.
+    """
+    if not hasattr(item.config, "workerinput") or item.config.option.durations is not None:
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.fixture(scope="session", autouse=True)
