@@ -40,6 +40,32 @@ _SHARED = (
 )
 
 
+#: Stands for the document in the references of its schemas.
+_DOCUMENT = "urn:document"
+
+
+class ApiDocument:
+    """An OpenAPI document, and validators by its schemas.
+
+    To compile a validator takes longer than all that is validated with it. So clients share them,
+    and they look up other schemas of the document instead of containing them.
+    """
+
+    def __init__(self, content: Json) -> None:
+        self.content = content
+        self._registry = jsonschema_rs.Registry([(_DOCUMENT, content)])
+        self._validators: dict[str, jsonschema_rs.Validator] = {}
+
+    def validate(self, schema: Json, value: Any) -> None:
+        """Raise an exception if ``value`` does not match a schema of the document."""
+        text = json.dumps(schema).replace('"#/', f'"{_DOCUMENT}#/')
+        if text not in self._validators:
+            self._validators[text] = jsonschema_rs.validator_for(
+                json.loads(text), registry=self._registry
+            )
+        self._validators[text].validate(value)
+
+
 class DocumentedClient:
     """Calls operations by their ids.
 
@@ -51,7 +77,7 @@ class DocumentedClient:
     def __init__(
         self,
         client: httpx.AsyncClient,
-        document: Json,
+        document: ApiDocument,
         read: set[str],
         stranger: httpx.AsyncClient | None = None,
     ) -> None:
@@ -61,14 +87,12 @@ class DocumentedClient:
         self._stranger = stranger
         self._operations: dict[str, tuple[str, str, Json]] = {
             operation["operationId"]: (method, path, operation)
-            for path, methods in document["paths"].items()
+            for path, methods in document.content["paths"].items()
             for method, operation in methods.items()
         }
         self.called: set[str] = set()
         #: Ids of the operations that the stranger has called.
         self.refused: set[str] = set()
-        #: Schema → its validator. To compile one takes longer than all that is validated with it.
-        self._validators: dict[str, jsonschema_rs.Validator] = {}
 
     @property
     def operation_ids(self) -> set[str]:
@@ -87,7 +111,6 @@ class DocumentedClient:
         """Return a client of another server that counts its calls here."""
         other = DocumentedClient(client, self._document, self._read, self._stranger)
         other.called, other.refused = self.called, self.refused
-        other._validators = self._validators
         return other
 
     async def __call__(self, id: str, *args: str, status: int = 200, **request: Any) -> Any:
@@ -118,13 +141,13 @@ class DocumentedClient:
     def _check_request(self, operation: Json, request: Mapping[str, Any]) -> None:
         if (body := request.get("json")) is not None:
             content = operation["requestBody"]["content"]["application/json"]
-            self._validate(content["schema"], body)
+            self._document.validate(content["schema"], body)
 
     def _check_answer(self, id: str, operation: Json, answer: httpx.Response) -> Any:
         described = operation["responses"][str(answer.status_code)]
         if "$ref" in described:
             name = described["$ref"].rpartition("/")[2]
-            described = self._document["components"]["responses"][name]
+            described = self._document.content["components"]["responses"][name]
         for name in described.get("headers", {}):
             if name == "x-request-id":
                 assert name in answer.headers
@@ -135,14 +158,14 @@ class DocumentedClient:
         assert media_type in described["content"], (id, media_type)
         schema = described["content"][media_type]["schema"]
         if media_type == "application/json":
-            self._validate(schema, answer.json())
+            self._document.validate(schema, answer.json())
             return answer.json()
         if media_type == "text/event-stream":
             return [self._event(schema, frame) for frame in answer.text.split("\n\n") if frame]
         if media_type in ("application/x-ndjson", "application/x-jsonl"):
             lines = [json.loads(line) for line in answer.text.splitlines()]
             for line in lines:
-                self._validate(schema, line)
+                self._document.validate(schema, line)
             return lines
         return answer.content
 
@@ -150,12 +173,5 @@ class DocumentedClient:
         data = frame.partition("data: ")[2]
         if data == "[DONE]":
             return data
-        self._validate(schema, json.loads(data))
+        self._document.validate(schema, json.loads(data))
         return json.loads(data)
-
-    def _validate(self, schema: Json, value: Any) -> None:
-        key = json.dumps(schema)
-        if key not in self._validators:
-            whole = {**schema, "components": self._document["components"]}
-            self._validators[key] = jsonschema_rs.validator_for(whole)
-        self._validators[key].validate(value)

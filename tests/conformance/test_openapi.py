@@ -26,7 +26,7 @@ from antiphon.store.base import Store
 from antiphon.support.logs import open_log
 from antiphon.webhooks.deliver import WebhookSender
 from tests.conformance.conftest import Serve
-from tests.conformance.documented import DocumentedClient, record_query
+from tests.conformance.documented import ApiDocument, DocumentedClient, record_query
 from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.server import NOW, Server, engine
 from tests.conformance.test_api_keys import Process
@@ -68,20 +68,22 @@ def server_options(tmp_path: Path, webhooks: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def documents() -> list[Json]:
+def documents() -> list[ApiDocument]:
     """The document of the first server. All servers of this module have the same one."""
     return []
 
 
 @pytest.fixture
-async def document(server: Server, documents: list[Json]) -> Json:
+async def document(server: Server, documents: list[ApiDocument]) -> ApiDocument:
     if not documents:
-        documents.append((await server.client.get("/openapi.json")).json())
+        documents.append(ApiDocument((await server.client.get("/openapi.json")).json()))
     return documents[0]
 
 
 @pytest.fixture
-async def call(server: Server, document: Json, monkeypatch: pytest.MonkeyPatch) -> DocumentedClient:
+async def call(
+    server: Server, document: ApiDocument, monkeypatch: pytest.MonkeyPatch
+) -> DocumentedClient:
     return DocumentedClient(server.client, document, record_query(monkeypatch))
 
 
@@ -135,7 +137,7 @@ def modules_with_calls() -> list[Any]:
 @pytest.mark.requirement("API-TENANTS-ROUTES")
 async def test_no_operation_shows_objects_of_another_tenant(
     serve: Serve,
-    document: Json,
+    document: ApiDocument,
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
     webhooks: dict[str, Any],

@@ -20,7 +20,7 @@ from antiphon.limits.key_ring import AuthKey
 from antiphon.models import files
 from antiphon.models.catalog import Catalog, load
 from antiphon.models.files import deletable_files, delete_files
-from tests.conformance.documented import DocumentedClient, record_query
+from tests.conformance.documented import ApiDocument, DocumentedClient, record_query
 from tests.models.test_files import tiny_gguf
 
 WAIT_S = 60
@@ -92,7 +92,7 @@ async def test_actions_reject_other_methods(client: Any, action: str) -> None:
 async def test_operations_answer_as_documented(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    document = (await client.get("/openapi.json")).json()
+    document = ApiDocument((await client.get("/openapi.json")).json())
     call = DocumentedClient(client, document, record_query(monkeypatch))
     await call("listManagedModels")
     await call("getManagedModel", "t")
@@ -116,7 +116,7 @@ async def test_downloaded_files_are_deleted(
     client: Any, downloaded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (await client.get("/antiphon/models/absent")).json()["size_bytes"]
-    document = (await client.get("/openapi.json")).json()
+    document = ApiDocument((await client.get("/openapi.json")).json())
     call = DocumentedClient(client, document, record_query(monkeypatch))
     answer = await call("deleteModel", "absent")
     assert answer == {"id": "absent", "object": "model", "deleted": True}
