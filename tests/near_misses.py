@@ -325,13 +325,17 @@ def _literal_patterns(tree: ast.Module, module: str) -> Iterator[Pattern]:
             yield Pattern(f"{module}:{call.lineno}", re.compile(call.args[0].value), methods)
 
 
+#: A call in a function. Most modules have none, and need not be parsed.
+_INDENTED_CALL = re.compile(rf"^[ \t].*\bre\.(?:compile|{'|'.join(_METHODS)})\(", re.MULTILINE)
+
+
 def dynamic_patterns() -> set[str]:
     """Return the modules whose functions build patterns from other texts."""
     sources = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
     return {
         str(path.relative_to(PACKAGE))
         for path, source in sources.items()
-        if "import re" in source
+        if _INDENTED_CALL.search(source)
         for call in _calls_in_functions(ast.parse(source))
         if not isinstance(call.args[0], ast.Constant)
     }
