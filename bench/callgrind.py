@@ -32,7 +32,7 @@ _ENVIRONMENT = {
         f"glibc.cpu.x86_rep_{name}_threshold={2**30}" for name in ("movsb", "stosb")
     ),
 }
-_TOTAL = re.compile(rb"^totals: (\d+)$", re.MULTILINE)
+_TOTAL = re.compile(r"^totals: (\d+)$", re.MULTILINE)
 
 
 def is_installed() -> bool:
@@ -44,7 +44,7 @@ class MeasuredServer:
     """A server under callgrind and one connection to it. ``key``: the API key of the requests."""
 
     def __init__(self, pid: int, port: int, folder: Path, key: str | None) -> None:
-        self._pid, self._folder, self._key = pid, folder, key
+        self.pid, self._folder, self._key = pid, folder, key
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=_ANSWER_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._dumps = 0
@@ -72,13 +72,18 @@ class MeasuredServer:
 
     def take_count(self) -> int:
         """Return the instructions of all threads since the last call."""
+        total = _TOTAL.search(self.take_profile())
+        assert total is not None
+        return int(total[1])
+
+    def take_profile(self) -> str:
+        """Return what callgrind has counted since the last call, in its own format."""
         self._dumps += 1
         self._control("-d")
         path = self._folder / f"callgrind.{self._dumps}"
-        total = _TOTAL.search(path.read_bytes())
+        profile = path.read_text()
         path.unlink()
-        assert total is not None
-        return int(total[1])
+        return profile
 
     def shorten_log(self) -> None:
         """Let SQLite copy its log into the database. The server does so itself when the log has
@@ -87,7 +92,7 @@ class MeasuredServer:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _control(self, *arguments: str) -> None:
-        command = ["callgrind_control", *arguments, str(self._pid)]
+        command = ["callgrind_control", *arguments, str(self.pid)]
         subprocess.run(command, check=True, capture_output=True, timeout=_CONTROL_S)
 
     def close(self) -> None:
@@ -97,12 +102,17 @@ class MeasuredServer:
 
 @contextmanager
 def measured_server(
-    config: str, folder: Path, *flags: str, key: str | None = None
+    config: str,
+    folder: Path,
+    *flags: str,
+    key: str | None = None,
+    environment: Mapping[str, str] = {},
 ) -> Iterator[MeasuredServer]:
     """Start ``antiphon serve`` under callgrind, wait until it answers, and stop it on exit.
 
-    ``config``: the settings file. ``folder``: an empty folder for the server's files. Raises
-    ``RuntimeError`` with the end of the server's log if the server does not start.
+    ``config``: the settings file. ``folder``: an empty folder for the server's files.
+    ``environment``: more variables of its environment. Raises ``RuntimeError`` with the end of the
+    server's log if the server does not start.
     """
     settings, port = folder / "antiphon.toml", _free_port()
     settings.write_text(config)
@@ -110,9 +120,9 @@ def measured_server(
     command += [f"--callgrind-out-file={folder}/callgrind", sys.executable, "-m", "antiphon"]
     command += ["serve", "--config", str(settings), "--port", str(port)]
     command += ["--store", f"sqlite:{folder / _DATABASE}", *flags]
-    environment = os.environ | _ENVIRONMENT
+    variables = os.environ | _ENVIRONMENT | environment
     with (folder / "log.txt").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=variables)
     try:
         _wait_until_up(process, port, folder)
         server = MeasuredServer(process.pid, port, folder, key)

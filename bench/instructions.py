@@ -153,7 +153,8 @@ def _retrieval(server: MeasuredServer) -> int:
     return 20
 
 
-_CASES: dict[str, _Case] = {
+#: The measured requests by name.
+CASES: dict[str, _Case] = {
     "plain": _repeated(_body(), 20),
     "plain, responses": _repeated(_body(_RESPONSES), 20),
     "streamed, 8 deltas": _repeated(_body(stream=True), 20),
@@ -222,20 +223,33 @@ def _counts(kept: _Counts) -> Iterator[tuple[str, float]]:
         # Under callgrind, every request would count as a stall of the event loop.
         with _started(_config(url), "--stall-log-ms", "0") as server:
             idle = _idle_rate(server)
-            for name, case in _CASES.items():
+            for name, case in CASES.items():
                 yield name, _least(name, case, server, idle, kept)
         with _started(_config(url, _KEYS), "--stall-log-ms", "0", key=_KEY) as server:
             idle = _idle_rate(server)
-            yield "plain, with a key and quotas", _measure(_CASES["plain"], server, idle)
+            yield "plain, with a key and quotas", _measure(CASES["plain"], server, idle)
         with _started(_config(url)) as server:
             yield "idle second", _idle_rate(server) / 1e6
 
 
 @contextmanager
-def _started(config: str, *flags: str, key: str | None = None) -> Iterator[MeasuredServer]:
+def started(**environment: str) -> Iterator[MeasuredServer]:
+    """Start a server over the scripted upstream, and count its instructions. ``environment``: more
+    variables of its environment."""
+    with (
+        _upstream() as url,
+        _started(_config(url), "--stall-log-ms", "0", environment=environment) as server,
+    ):
+        yield server
+
+
+@contextmanager
+def _started(
+    config: str, *flags: str, key: str | None = None, environment: Mapping[str, str] = {}
+) -> Iterator[MeasuredServer]:
     with (
         tempfile.TemporaryDirectory() as folder,
-        measured_server(config, Path(folder), *flags, key=key) as server,
+        measured_server(config, Path(folder), *flags, key=key, environment=environment) as server,
     ):
         for _ in range(3):
             server.request("/v1/responses", _body())
