@@ -435,6 +435,7 @@ class _Exchange:
         "_has_all",
         "_has_delivered",
         "_is_chunked",
+        "_is_head",
         "_left_bytes",
         "_must_continue",
         "_scope",
@@ -447,6 +448,7 @@ class _Exchange:
     def __init__(self, connection: HttpProtocol, scope: Scope, *, keeps_alive: bool) -> None:
         self._connection = connection
         self._scope = scope
+        self._is_head = scope["method"] == "HEAD"
         self.keeps_alive = keeps_alive
         #: The part of the body that has arrived and that the app has not received.
         self._body: list[bytes] = []
@@ -462,8 +464,10 @@ class _Exchange:
 
     async def run(self, app: Callable[..., Any]) -> None:
         """Let the app answer the request."""
+        scope = self._scope
+        del self._scope  # otherwise, an idle connection would keep all objects of its last request
         try:
-            await app(self._scope, self.receive, self.send)
+            await app(scope, self.receive, self.send)
         finally:
             if not self.is_complete:  # the app answers errors itself, if it can
                 self._connection.output.close()
@@ -538,20 +542,20 @@ class _Exchange:
             line_count += 1
         if length is not None:
             self._left_bytes = int(length)
-        elif self._scope["method"] != "HEAD" and status not in _WITHOUT_BODY:
+        elif not self._is_head and status not in _WITHOUT_BODY:
             self._is_chunked = True
             pieces.append(b"transfer-encoding: chunked\r\n")
             line_count += 1
         head = b"".join(pieces)
         if head.count(b"\n") != line_count or head.count(b"\r") != line_count or 0 in head:
             raise ValueError("a header contains a line end")
-        if self._scope["method"] == "HEAD":
+        if self._is_head:
             self._left_bytes = 0
         self._connection.output.write_head(head + b"\r\n", will_follow=self._left_bytes > 0)
 
     def _write(self, body: bytes, *, more: bool) -> None:
         output = self._connection.output
-        if self._scope["method"] == "HEAD":
+        if self._is_head:
             pass
         elif self._is_chunked:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""

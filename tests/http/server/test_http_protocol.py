@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -123,6 +124,23 @@ async def test_many_small_chunks_cost_no_call_of_python_each() -> None:
         return calls
 
     assert await count_calls(2) == await count_calls(20_000)
+
+
+async def test_idle_connection_keeps_nothing_of_its_last_request() -> None:
+    class Parsed:
+        """What an app has made of a request."""
+
+    kept = list[weakref.ref[Parsed]]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scope["app.parsed"] = parsed = Parsed()
+        kept.append(weakref.ref(parsed))
+        await echo(scope, receive, send)
+
+    client = Client(app)
+    assert (await client.send(ONE, TWO)).endswith(b"/two ")
+    assert [each() for each in kept] == [None, None]
+    client.end()
 
 
 async def test_connection_close_is_answered_and_obeyed() -> None:
