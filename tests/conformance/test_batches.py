@@ -175,6 +175,9 @@ async def test_unusable_requests_are_refused(server: Server, client_of: Clients)
         with pytest.raises(openai.BadRequestError) as refusal:
             await client.batches.create(**{**given, name: value})
         assert refusal.value.param == name
+    with pytest.raises(openai.BadRequestError, match=r"output_expires_after\.seconds"):
+        expiry = {"anchor": "created_at", "seconds": 3_599}
+        await client.batches.create(**{**given, "output_expires_after": expiry})
     with pytest.raises(openai.NotFoundError):
         await client.batches.retrieve("batch_none")
     with pytest.raises(openai.NotFoundError):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Struct, UnsetType, field
 
-from antiphon.wire.resources.files import PURPOSES, FileExpiresAfter, Purpose
+from antiphon.wire.json_types import JsonObject
+from antiphon.wire.resources.files import PURPOSES, ExpirySeconds, FileExpiresAfter, Purpose
 
-from .errors import invalid_type, invalid_value, missing_parameter, out_of_range
+from .errors import invalid_value, missing_parameter
+from .fields import convert, require
 
 _NAME_LENGTH = 255
-_EXPIRY_SECONDS = (3600, 2_592_000)  # an hour, 30 days: OpenAI's bounds
 
 
 class UploadForm(Struct, frozen=True, kw_only=True):
@@ -24,9 +25,7 @@ class UploadForm(Struct, frozen=True, kw_only=True):
 
     purpose: Purpose
     anchor: Literal["created_at"] | UnsetType = field(name="expires_after[anchor]", default=UNSET)
-    seconds: Annotated[int, Meta(ge=_EXPIRY_SECONDS[0], le=_EXPIRY_SECONDS[1])] | UnsetType = field(
-        name="expires_after[seconds]", default=UNSET
-    )
+    seconds: ExpirySeconds | UnsetType = field(name="expires_after[seconds]", default=UNSET)
     expires_in_seconds: int | UnsetType = UNSET
 
 
@@ -60,26 +59,12 @@ def check_purpose(purpose: str | None) -> str:
     return purpose
 
 
-def check_expiry_seconds(seconds: int) -> int:
-    """Return ``seconds``, the time until a file expires. Raises ``InvalidRequest`` if the time is
-    outside OpenAI's bounds."""
-    least, most = _EXPIRY_SECONDS
-    if not least <= seconds <= most:
-        sign, bound = (">=", least) if seconds < least else ("<=", most)
-        raise out_of_range("expires_after.seconds", "integer", seconds, sign, str(bound))
-    return seconds
-
-
 def _expires_after(form: Mapping[str, str]) -> FileExpiresAfter | None:
-    anchor, seconds = form.get("expires_after[anchor]"), form.get("expires_after[seconds]")
-    if anchor is None and seconds is None:
+    names = {"anchor": "expires_after[anchor]", "seconds": "expires_after[seconds]"}
+    given: JsonObject = {name: form[key] for name, key in names.items() if key in form}
+    if not given:
         return None
-    if anchor is None:
-        raise missing_parameter("expires_after.anchor")
-    if seconds is None:
-        raise missing_parameter("expires_after.seconds")
-    if anchor != "created_at":
-        raise invalid_value("expires_after.anchor", anchor, ("created_at",))
-    if not re.fullmatch(r"-?[0-9]{1,18}", seconds):
-        raise invalid_type("expires_after.seconds", "an integer", "a string")
-    return FileExpiresAfter(anchor="created_at", seconds=check_expiry_seconds(int(seconds)))
+    require(given, "expires_after", *names)
+    if re.fullmatch(r"-?[0-9]{1,18}", given["seconds"]):
+        given["seconds"] = int(given["seconds"])
+    return convert(given, FileExpiresAfter, "expires_after")

@@ -12,7 +12,7 @@ from antiphon.wire.resources.files import FileExpiresAfter
 from .errors import invalid_value, pattern_mismatch
 from .fields import body_parser
 from .json_body import DEFAULT_LIMITS, BodyLimits
-from .upload_form import check_expiry_seconds, check_purpose, safe_filename
+from .upload_form import check_purpose, safe_filename
 
 #: Maximum number of parts of one upload.
 MAX_PARTS = 10_000
@@ -42,8 +42,6 @@ def parse_create(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreateUplo
     """Parse the body of ``POST /uploads``. Raises ``InvalidRequest``."""
     parsed = body_parser(CreateUpload, refuses_unknown=True)(body, limits)
     check_purpose(parsed.purpose)
-    if parsed.expires_after is not None:
-        check_expiry_seconds(parsed.expires_after.seconds)
     return CreateUpload(
         bytes=parsed.bytes,
         filename=safe_filename(parsed.filename),

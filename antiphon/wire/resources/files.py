@@ -5,9 +5,9 @@ Source of the fields: the types of the ``openai`` SDK, version 3.52.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 __all__ = ["PURPOSES", "ChunkedUpload", "ChunkedUploadPart", "File", "FileExpiresAfter", "Purpose"]
 
@@ -33,11 +33,15 @@ class File(Struct, frozen=True, kw_only=True):
     expires_at: int | UnsetType = UNSET
 
 
+#: Seconds until a file expires: from an hour to 30 days, OpenAI's bounds.
+ExpirySeconds = Annotated[int, Meta(ge=3_600, le=2_592_000)]
+
+
 class FileExpiresAfter(Struct, frozen=True, kw_only=True):
     """When a file expires: ``seconds`` after its creation."""
 
     anchor: Literal["created_at"]
-    seconds: int
+    seconds: ExpirySeconds
 
 
 class ChunkedUpload(Struct, frozen=True, kw_only=True):
