@@ -12,6 +12,7 @@ from antiphon.wire.response import Response, Usage
 
 class PromptTokensDetails(Struct, frozen=True, kw_only=True):
     cached_tokens: int
+    cache_write_tokens: int = 0
 
 
 class CompletionTokensDetails(Struct, frozen=True, kw_only=True):
@@ -35,13 +36,15 @@ def total_usage(responses: Sequence[Response], n: int = 1) -> CompletionUsage:
     usages = [response.usage or Usage() for response in responses]
     prompts = usages[::n]
     prompt = sum(one.input_tokens for one in prompts)
+    details = [one.input_tokens_details for one in prompts]
     completion = sum(one.output_tokens for one in usages)
     return CompletionUsage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
         prompt_tokens_details=PromptTokensDetails(
-            cached_tokens=sum(one.input_tokens_details.cached_tokens for one in prompts)
+            cached_tokens=sum(one.cached_tokens for one in details),
+            cache_write_tokens=sum(one.cache_write_tokens for one in details),
         ),
         completion_tokens_details=CompletionTokensDetails(
             reasoning_tokens=sum(one.output_tokens_details.reasoning_tokens for one in usages)

@@ -153,7 +153,7 @@ async def test_reasoning_text_and_calls_form_one_message(serve: Serve, client_of
         "prompt_tokens": 5,
         "completion_tokens": 4,
         "total_tokens": 9,
-        "prompt_tokens_details": {"cached_tokens": 2},
+        "prompt_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 1},
     }
 

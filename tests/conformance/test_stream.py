@@ -504,6 +504,22 @@ async def test_padded_deltas_have_equal_sizes(serve: Serve, background: bool) ->
 
 
 @pytest.mark.requirement("API-OBFUSCATION")
+async def test_chunks_of_chats_are_padded(serve: Serve) -> None:
+    server = serve(ScriptedBackend([[*message_deltas("a", "b" * 7), finish()]] * 2))
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    for pads in (True, False):
+        options = {"include_obfuscation": pads, "include_usage": True}
+        body = {**asked, "stream_options": options}
+        reply = await server.client.post("/v1/chat/completions", json=body)
+        lines = [line[6:] for line in reply.content.split(b"\n") if line.startswith(b"data: {")]
+        *lines, usage = lines
+        assert all(("obfuscation" in json.loads(line)) == pads for line in lines)
+        assert not pads or {len(line) % 64 for line in lines} == {0}
+        assert b"obfuscation" not in usage
+        assert reply.content.endswith(b"data: [DONE]\n\n") and len(lines) > 2
+
+
+@pytest.mark.requirement("API-OBFUSCATION")
 async def test_socket_pads_deltas(serve: Serve) -> None:
     server = serve(ScriptedBackend([[*message_deltas("a", "bcd"), finish()]]))
     async with WebSocketClient(server.app) as wire:

@@ -25,6 +25,7 @@ from antiphon.http.openapi.operation import Operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.response import EventStream, StreamFormat
+from antiphon.http.streaming.sse import pad_chunks
 from antiphon.runs.execution.run import EventSink
 from antiphon.support.tasks import run_together
 from antiphon.wire.events import Event
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 #: The framing of OpenAI's APIs.
 _SSE = StreamFormat()
+_Frames = Callable[[Sequence[Event]], bytes]
 _RequestT = TypeVar("_RequestT", bound=TranslatedRequest)
 
 
@@ -129,10 +131,19 @@ class CompletionsEndpoint(Generic[_RequestT]):
         prompt = runs[0].input_tokens
         first = replace(runs[0].response, usage=Usage(input_tokens=prompt, total_tokens=prompt))
         choices = [request.choice_stream(first, at) for at in range(len(runs))]
+        pads = request.request.pads_deltas
         headers = ignored_tools_headers(runs[0].ignored_tools)
         await run_together(
             self._drive(
-                context, run, partial(_ChoiceSink, choice, stream, headers, self._format.comment)
+                context,
+                run,
+                partial(
+                    _ChoiceSink,
+                    _padded_frames(choice) if pads else choice.frames,
+                    stream,
+                    headers,
+                    self._format.comment,
+                ),
             )
             for run, choice in zip(runs, choices, strict=True)
         )
@@ -155,6 +166,10 @@ class CompletionsEndpoint(Generic[_RequestT]):
             record_outcome(context, timing, run, self._deps.metrics, self._deps.clock())
 
 
+def _padded_frames(choice: ChoiceStream) -> _Frames:
+    return lambda events: pad_chunks(choice.frames(events))
+
+
 def _no_sink(timing: RunTiming) -> None:
     """Return no event sink: a response that is not streamed needs none."""
 
@@ -168,13 +183,13 @@ class _ChoiceSink(EventSink):
 
     def __init__(
         self,
-        choice: ChoiceStream,
+        frames: _Frames,
         stream: EventStream,
         headers: Sequence[tuple[bytes, bytes]],
         comment: bytes,
         timing: RunTiming,
     ) -> None:
-        self._choice = choice
+        self._frames = frames
         self._stream = stream
         self._headers = headers
         self._comment = comment
@@ -187,7 +202,7 @@ class _ChoiceSink(EventSink):
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
         if self._timing.first_token_at is None:
             self._timing.record_events(events)
-        body = self._choice.frames(events)
+        body = self._frames(events)
         if not self._stream.has_started:
             return self._start_stream(body)
         return self._stream.write(body) if body else None

@@ -50,6 +50,16 @@ def pad_delta(line: bytes) -> bytes:
     JSON of the event."""
     if not line[_TYPE : line.index(b'"', _TYPE)].endswith(b".delta"):
         return line
+    return _padded(line)
+
+
+def pad_chunks(frames: bytes) -> bytes:
+    """Return the frames of another API, each of which has one JSON object, padded like deltas."""
+    lines = (frame.removeprefix(b"data: ") for frame in frames.split(b"\n\n") if frame)
+    return b"".join(b"data: %b\n\n" % _padded(line) for line in lines)
+
+
+def _padded(line: bytes) -> bytes:
     count = -(len(line) + len(_PADDING)) % _PADDED_BYTES
     return b'%b,"obfuscation":"%b"}' % (
         line[:-1],
