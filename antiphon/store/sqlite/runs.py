@@ -36,9 +36,6 @@ from .database import Database
 from .executor import SqliteExecutor, SqliteTransaction
 from .peer_notifications import PeerNotifications
 
-#: Owner of runs that were taken over in order to end them.
-_TAKEOVER_OWNER = ""
-
 #: A claim, and the former owner of the run.
 _ClaimedFrom = tuple[Claim, str | None]
 #: Whether a run may be claimed. The arguments are its id and its present owner.
@@ -124,11 +121,11 @@ class SqliteRuns(SqlRuns[SqliteTransaction]):
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         def work(transaction: SqliteTransaction) -> list[_ClaimedFrom]:
-            record_heartbeat(transaction, _TAKEOVER_OWNER)
             run = _find(transaction, tenant, response_id)
             if run is None or run.ended_at is not None:
                 return []
-            return [(_take(transaction, run.seq, _TAKEOVER_OWNER), run.owner)]
+            record_heartbeat(transaction, owner := _takeover_owner(run.seq))
+            return [(_take(transaction, run.seq, owner), run.owner)]
 
         return first(await self._take_runs(work))
 
@@ -211,6 +208,8 @@ class SqliteRuns(SqlRuns[SqliteTransaction]):
             return None
         transaction.execute("end_run", run.seq)
         transaction.execute("drop_job", run.seq)
+        if run.owner == _takeover_owner(run.seq):
+            transaction.execute("forget_owner", run.owner)
         return run.seq
 
     def _on_created(self, run: NewRun) -> None:
@@ -254,6 +253,11 @@ class SqliteRuns(SqlRuns[SqliteTransaction]):
     ) -> bool:
         key = (tenant, index_key(lock.conversation))
         return transaction.execute("lock_holder", *key).fetchall() == [(holder, lock.owner)]
+
+
+def _takeover_owner(run: int) -> str:
+    """Return the owner of a run that was taken over in order to end it."""
+    return f"takes over {run}"
 
 
 def record_heartbeat(transaction: SqliteTransaction, owner: str) -> None:

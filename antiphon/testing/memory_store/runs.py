@@ -38,9 +38,6 @@ _Key = tuple[str, str]
 
 _first, _last = attrgetter("first"), attrgetter("last")
 
-#: Owner of runs that were taken over in order to end them.
-_TAKEN_OVER = ""
-
 
 class _Run(Struct):
     """A run and its event log.
@@ -172,8 +169,8 @@ class MemoryRuns(Part, RunStore):
         run = self.rows.get((tenant, response_id))
         if run is None or run.ended_at is not None:
             return None
-        self.owners.record(_TAKEN_OVER)
-        return self._take(run, _TAKEN_OVER)
+        self.owners.record(owner := f"takes over {tenant} {response_id}")
+        return self._take(run, owner)
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
         lost: set[str] = set()

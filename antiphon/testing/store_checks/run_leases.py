@@ -6,6 +6,8 @@ No check waits: a lease of zero seconds has always expired, and a lease of an ho
 
 from __future__ import annotations
 
+import time
+
 from msgspec.structs import replace
 
 from antiphon.store.base import Store
@@ -266,6 +268,20 @@ async def continues_seized_runs(store: Store) -> None:
     assert (taken.epoch, taken.attempts) == (3, 3)
     assert await store.runs.end(seized, RunEnd(stored=ended_response("a"), batch=batch(2))) is False
     assert await store.runs.end(taken, RunEnd(stored=ended_response("a"), batch=batch(2))) is True
+
+
+async def seized_runs_have_leases_of_their_own(store: Store) -> None:
+    """Check that a process that dies while it ends a run leaves this run to others, even if other
+    runs are being ended all the time."""
+    await begin_run(store)
+    await begin_run(store, "b")
+    await store.runs.take_over("t", "resp_a")
+    begun_s = time.monotonic()
+    for _ in range(50):
+        await store.runs.take_over("t", "resp_b")
+    lease_s = time.monotonic() - begun_s
+    taken = await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=lease_s))
+    assert "resp_a" in {claim.job.id for claim in taken}
 
 
 async def seizes_runs_without_an_owner(store: Store) -> None:
