@@ -308,6 +308,17 @@ async def test_program_that_was_interrupted_before_its_start_is_run(javascript: 
     assert (closed.key, closed.status) == ("fc_1", "incomplete")
 
 
+async def test_program_that_was_being_written_is_not_continued(javascript: JavaScript) -> None:
+    """The item does not contain the code so far. The model begins again, with or without tokens."""
+    loop = LoopRun(javascript, message_deltas("Well."), run=echo)
+    writing = it.Program(id="prg_1", call_id="c", code="", fingerprint="")
+    await loop.all(ResumePoint((1,), (2,), (), (writing,)))
+    assert loop.opened_types == ["program_output", "message"]
+    assert loop.output.call_id == "c" and "was not done" in loop.output.result
+    closed = next(delta for delta in loop.deltas if isinstance(delta, Close) and delta.key)
+    assert (closed.key, closed.status) == ("prg_1", "incomplete")
+
+
 async def test_calls_of_a_program_are_emitted_before_they_run(javascript: JavaScript) -> None:
     opened_types: list[str] = []
 

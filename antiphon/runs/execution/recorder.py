@@ -96,6 +96,8 @@ class Recorder:
         self._current: ItemWriter | _DiscardingWriter | None = None
         #: Open calls of server-side tools by key. After an interruption, the key is the item's id.
         self._calls: dict[str, ItemWriter] = {}
+        #: The id of the item that the model was writing at an interruption.
+        self._written_id = ""
         self._last_closed: Item | None = None
         #: Whether an item of the response answers the client. Reasoning, for example, does not.
         self._has_answer = False
@@ -115,12 +117,12 @@ class Recorder:
         the run's items. ``token_log``: the run's token log so far."""
         writer = self._writer
         self.token_log = token_log
-        self._current = next(iter(writer.open_items), None)
-        self._calls = {
-            item.value.id: item
-            for item in writer.open_items
-            if not KINDS[type(item.value)].written_by_model
-        }
+        self._calls = {item.shell.id: item for item in writer.open_items}
+        for item in writer.open_items:
+            self._current = self._current or item
+            if KINDS[type(item.shell)].written_by_model:
+                self._current, self._written_id = item, item.shell.id
+                del self._calls[item.shell.id]
         if self._hidden_types and token_log and self._current is None:
             # The run may have been interrupted inside a hidden item.
             self._current = _DiscardingWriter()
@@ -217,7 +219,7 @@ class Recorder:
             self._last_closed = item.close(status, **result)
 
     def _close(self, delta: Close) -> None:
-        if delta.key:
+        if delta.key and delta.key != self._written_id:
             self._close_call(delta)
         else:
             self.close_current(**{"status": delta.status, **delta.result})

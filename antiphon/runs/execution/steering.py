@@ -31,7 +31,8 @@ _OUTPUTS: Mapping[type[it.ItemBase], type[it.ItemBase]] = {
 
 
 def waiting_items(items: Iterable[it.Item]) -> tuple[it.Item, ...]:
-    """Return the calls and approval requests without an answer, for which the model waits."""
+    """Return the calls and approval requests without an answer, for which the model waits. A call
+    that was cut off cannot be answered: it is incomplete, or a program without a fingerprint."""
     items = tuple(items)
     answered = {item.call_id for item in items if KINDS[type(item)].answers is not None}
     return tuple(
@@ -41,6 +42,7 @@ def waiting_items(items: Iterable[it.Item]) -> tuple[it.Item, ...]:
         or (
             type(item) in _OUTPUTS
             and item.status != "incomplete"
+            and not (isinstance(item, it.Program) and not item.fingerprint)
             and item.async_ is not True
             and item.call_id not in answered
         )

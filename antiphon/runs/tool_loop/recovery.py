@@ -37,10 +37,11 @@ OnInterruption = Literal["tell", "fail", "retry"]
 _UNKNOWN = "unknown: The server was interrupted while this ran. It may or may not have been done."
 _NOT_STARTED = "The server was interrupted before this began. It was not done."
 
-#: The calls whose output is a separate item, with the fields of an output that has no content.
+#: The calls whose output is a separate item, with the fields of the output of a call that failed.
 _EMPTY_OUTPUTS: Mapping[type[it.ItemBase], Mapping[str, Any]] = {
     it.ShellCall: {"output": ()},
     it.ToolSearchCall: {"tools": ()},
+    it.Program: {"result": f"The program failed. {_NOT_STARTED}"},
 }
 
 
@@ -90,13 +91,23 @@ def conversation_with_found_tools(conversation: Conversation, point: ResumePoint
 
 def interrupted_in_tools(point: ResumePoint) -> bool:
     """Whether the run was interrupted while tools ran: a turn had started its tools, and the next
-    model call had not begun."""
-    last = point.open_items or point.items[-1:]
-    if any(KINDS[type(item)].runs_here or caller_program_id(item) is not None for item in last):
+    model call had not begun. Also, whether the model was writing a call whose item does not contain
+    the text so far, such as a program: the model then begins its turn again."""
+    if any(_is_call(item) for item in point.open_items):
         return True
-    if not point.open_items and any(item.async_ is True for item in last):
-        return True  # the model goes on after an asynchronous call
+    last = () if point.open_items else point.items[-1:]
+    # The model goes on after an asynchronous call.
+    if any(KINDS[type(item)].runs_here or item.async_ is True or _is_nested(item) for item in last):
+        return True
     return bool(open_programs(point.items))
+
+
+def _is_call(item: it.Item) -> bool:
+    return not KINDS[type(item)].written_by_model or _is_nested(item)
+
+
+def _is_nested(item: it.Item) -> bool:
+    return caller_program_id(item) is not None
 
 
 async def recover_calls(
@@ -129,7 +140,7 @@ def _key(item: it.Item, point: ResumePoint) -> str:
     or of its output. The key is empty if the item is neither."""
     kind = KINDS[type(item)]
     if kind.answers is None:
-        return item.id if kind.runs_here or caller_program_id(item) is not None else ""
+        return item.id if kind.runs_here or _is_nested(item) else ""
     calls = (each for each in point.items if isinstance(each, kind.answers))
     return next((each.id for each in calls if each.call_id == item.call_id), "")
 
@@ -169,6 +180,7 @@ class _Recoverer:
         """Close an open item, or run its call again."""
         if not key:  # the model was writing it
             self._fail(item, "")
+            self._answer_failed(item, _NOT_STARTED)
         elif call is None or call.intent is None:
             self._fail(item, _NOT_STARTED)
             self._answer_failed(item, _NOT_STARTED)

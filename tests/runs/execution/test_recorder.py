@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Sequence
 
 import pytest
@@ -111,3 +112,24 @@ def test_tool_usage_is_summed_and_unused_families_are_zero() -> None:
         },
         "web_search": {"num_requests": 1},
     }
+
+
+@pytest.mark.parametrize("order", [("mcp_1", "msg_2"), ("msg_2", "mcp_1")])
+def test_restored_call_and_message_are_closed_by_their_ids(order: Sequence[str]) -> None:
+    """A call that only reads may run while the model writes the next item."""
+    call = it.McpCall(server_label="s", name="f", arguments="")
+    _, out = record(Open(call, "c"), Close(), MESSAGE, Text("a"))
+    restored = Recorder(out)
+    restored.resume(array("I"))
+    restored.record([Close({}, id, "incomplete") for id in order])
+    assert out.open_items == () and [item.status for item in out.items] == ["incomplete"] * 2  # type: ignore[union-attr]
+
+
+def test_text_continues_the_restored_message_behind_a_call() -> None:
+    call = it.McpCall(server_label="s", name="f", arguments="")
+    _, out = record(Open(call, "c"), Close(), MESSAGE, Text("a"))
+    restored = Recorder(out)
+    restored.resume(array("I"))
+    restored.record([Text("b"), Close()])
+    (message,) = out.items
+    assert message.content[0].text == "ab"  # type: ignore[union-attr]

@@ -677,6 +677,24 @@ async def test_resume_within_the_turn_after_a_continued_program() -> None:
     assert "".join(d.text for d in loop.deltas if isinstance(d, Text)) == "wer is forty-two."
 
 
+@pytest.mark.parametrize(
+    "writing",
+    [
+        it.ApplyPatchCall(id="c", call_id="c1", operation={}),
+        it.LocalShellCall(id="c", call_id="c1", action={}),
+        it.McpApprovalRequest(id="c", server_label="s", name="look", arguments=""),
+        it.ComputerCall(id="c", call_id="c1"),
+    ],
+    ids=lambda item: str(item.__struct_config__.tag),
+)
+async def test_call_that_was_being_written_is_written_again(writing: it.Item) -> None:
+    """The item does not contain the text so far."""
+    loop = await _resume(LoopRun(look(), message_deltas("Well.")), _point(writing))
+    (closed,) = loop.closed_calls
+    assert (closed.key, closed.status) == ("c", "incomplete")
+    assert loop.opened_types == ["message"]
+
+
 async def test_resume_within_a_call_of_a_found_tool() -> None:
     search = it.ToolSearchCall(id="tsc_1", call_id="c1", arguments={"query": "q"})
     output = it.ToolSearchOutput(id="tso_1", call_id="c1", tools=(Custom(name="note"),))
