@@ -151,7 +151,7 @@ class Client:
         self._deletes = False
         words = [f"{self.name}.{number}"]
         words += [word for word in ("roll", "tokens") if random.random() < 0.5]
-        words += [word for word in ("pay", "look") if random.random() < 0.25]
+        words += [word for word in ("pay", "look", "task", "program") if random.random() < 0.25]
         words += [word for word in ("slow", "fails", "breaks") if random.random() < 0.1]
         words += [word for word in ("long",) if self.loses_access and random.random() < 0.5]
         observed: tuple[str, ...] = ()
@@ -183,7 +183,9 @@ class Client:
                     "server_label": "dice",
                     "server_url": "http://localhost/mcp",
                     "require_approval": "never",
-                }
+                    "allowed_callers": ["direct", "programmatic"],
+                },
+                {"type": "programmatic_tool_calling"},
             ]
         return parse_create_response(json.dumps(body).encode())
 

@@ -2,9 +2,9 @@
 
 What the model says follows from the conversation alone, so that a whole answer is known in
 advance. It echoes the messages of the user that it sees. A message consists of a name and of words
-that direct the model: the name of a tool (``TOOLS``) makes it call this tool first, ``tokens`` lets
-it report its tokens, ``slow`` and ``long`` let it pause, ``fails`` lets it fail in the middle, and
-``breaks`` lets it do so every other time.
+that direct the model: the name of a tool (``TOOLS``) makes it call this tool first, ``program``
+lets a program call these tools, ``tokens`` lets it report its tokens, ``slow`` and ``long`` let it
+pause, ``fails`` lets it fail in the middle, and ``breaks`` lets it do so every other time.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Literal
 from antiphon.backends.base import Backend, BackendCapabilities, DeltaSink, Reply
 from antiphon.errors import BackendError
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
+from antiphon.sandbox.javascript import CallOutcome, JavaScript, ProgramCall, ProgramState
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.testing.replies import push_all
 from antiphon.tools.base import (
@@ -33,14 +34,17 @@ from antiphon.tools.base import (
     ToolResult,
     Toolset,
 )
+from antiphon.tools.programs.provider import NAME
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 from antiphon.wire.tools import Function, Mcp
 
-#: The tools, and what their calls change: ``roll`` must not run twice, ``pay`` runs once for each
-#: idempotency key, ``look`` only reads.
+#: The tools, and what their calls change: ``roll`` must not run twice, ``task`` neither, but the
+#: call can be continued once the tool has named a task, ``pay`` runs once for each idempotency key,
+#: ``look`` only reads.
 TOOLS: Mapping[str, Literal["none", "idempotent", "any"]] = {
     "roll": "any",
+    "task": "any",
     "pay": "idempotent",
     "look": "none",
 }
@@ -87,11 +91,16 @@ class SimulatedBackend(Backend):
             if isinstance(item, it.Message) and item.role == "user"
         )
         texts = user_texts(conversation.items)
-        called = any(
-            isinstance(item, it.McpCall | it.FunctionCallOutput)
-            for item in conversation.items[last_user:]
-        )
+        await asyncio.sleep(self._random.expovariate(1 / 0.002))
+        called = _has_called(texts, conversation.items[last_user:])
         return _Reply(self._random, self._broken, conversation, texts, called=called)
+
+
+def _has_called(texts: Sequence[str], items: Sequence[object]) -> bool:
+    """Return whether the calls of the last message are done. ``items``: what followed it."""
+    is_program = "program" in texts[-1].split()
+    outputs = it.ProgramOutput if is_program else it.McpCall | it.FunctionCallOutput
+    return any(isinstance(item, outputs) for item in items)
 
 
 class _Reply(Reply):
@@ -122,7 +131,11 @@ class _Reply(Reply):
         """Choose what is said. ``called``: the tools have been called."""
         self._batches: list[tuple[Delta, ...]]
         names = [name for name in TOOLS if name in self._directions]
-        if names and not called:
+        if names and not called and "program" in self._directions:
+            program = it.CustomToolCall(call_id="", name=NAME, input="")
+            code = " ".join(names)
+            self._batches = [(Open(program),), (Text(code),), (Close(),)]
+        elif names and not called:
             self._batches = []
             for name in names:
                 call = it.FunctionCall(call_id="", name=name, namespace="dice", arguments="")
@@ -144,7 +157,7 @@ class _Reply(Reply):
                 self._broken.append("tokens of a reply that has none")
             return self
         if point.items:  # like an engine, it continues the prompt of the last turn
-            self._play(called=any(isinstance(item, it.McpCall) for item in point.items))
+            self._play(called=_has_called(self._texts, point.items))
         prompt = self._prompt.ids if self._prompt is not None else ()
         if point.prompt_ids[: len(prompt)] != prompt:
             self._broken.append(f"a reply is resumed behind a foreign prompt: {point}")
@@ -183,34 +196,39 @@ class Toolbox:
 
     ``starts``: how often a call was started, by response and idempotency key. ``effects``: how
     often the call changed something, by idempotency key; ``pay`` recognizes a repeated key.
-    ``reads``: the keys of calls that only read.
+    ``reads``: the keys of calls that only read. ``broken`` collects violations.
     """
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, broken: list[str]) -> None:
         self._random = random
+        self.broken = broken
         self.starts: dict[str, Counter[str]] = {}
         self.effects = Counter[str]()
         self.reads: set[str] = set()
         #: Called with the response of each call that is started.
         self.on_start: Callable[[str], None] = lambda response_id: None
-        self._sent: set[asyncio.Task[None]] = set()
+        self._sent: list[asyncio.Task[None]] = []
+        #: The tasks that were cancelled, although nobody can wait for them any more.
+        self.cancelled_tasks: set[int] = set()
 
-    async def act(self, name: str, response_id: str, key: str) -> None:
-        """Send the call to the tool and wait for its answer. Once it was sent, the caller can no
-        longer prevent it."""
+    def send(self, name: str, response_id: str, key: str) -> int:
+        """Send the call to the tool. The caller can then no longer prevent it. Returns the number
+        for ``answer``."""
         self.starts.setdefault(response_id, Counter())[key] += 1
         self.on_start(response_id)
         if TOOLS[name] == "none":
             self.reads.add(key)
         loop = asyncio.get_running_loop()
-        sent = loop.create_task(self._act(name, key), context=Context())
-        self._sent.add(sent)
-        sent.add_done_callback(self._sent.discard)
-        await asyncio.shield(sent)
+        self._sent.append(loop.create_task(self._act(name, key), context=Context()))
+        return len(self._sent) - 1
+
+    async def answer(self, number: int) -> None:
+        """Wait for the answer to a call."""
+        await asyncio.shield(self._sent[number])
 
     async def _act(self, name: str, key: str) -> None:
         await asyncio.sleep(self._random.expovariate(1 / 0.3))
-        if name == "roll" or (name == "pay" and not self.effects[key]):
+        if TOOLS[name] == "any" or (name == "pay" and not self.effects[key]):
             self.effects[key] += 1
         await asyncio.sleep(self._random.expovariate(1 / 0.3))
 
@@ -221,6 +239,7 @@ class Tools(ToolProvider[Mcp]):
     def __init__(self, random: Random, toolbox: Toolbox) -> None:
         self._random = random
         self._toolbox = toolbox
+        self._asking: set[asyncio.Task[None]] = set()
 
     def leading_item(self, tool: Mcp, response: ResponseContext) -> it.Item | None:
         listed = any(isinstance(item, it.McpListTools) for item in response.items)
@@ -245,5 +264,53 @@ class Tools(ToolProvider[Mcp]):
     async def _run(
         self, name: str, arguments: str, context: CallContext
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-        await self._toolbox.act(name, context.response_id, context.idempotency_key)
+        toolbox = self._toolbox
+        if name == "task":
+            await self._run_task(context)
+        else:
+            await toolbox.answer(toolbox.send(name, context.response_id, context.idempotency_key))
         yield ToolResult(text="six", fields={"output": "six"})
+
+    async def _run_task(self, context: CallContext) -> None:
+        """Run a call as the MCP client does that of a server with tasks."""
+        toolbox, number = self._toolbox, int(context.note or -1)
+        if number < 0:
+            number = toolbox.send("task", context.response_id, context.idempotency_key)
+            await asyncio.sleep(self._random.expovariate(1 / 0.1))
+            await context.keep_note(str(number).encode())
+        if number in toolbox.cancelled_tasks:
+            toolbox.broken.append(f"{context.response_id} waits for a cancelled task")
+        try:
+            await toolbox.answer(number)
+        except asyncio.CancelledError:
+            asking = asyncio.get_running_loop().create_task(self._cancel(number, context))
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
+            raise
+
+    async def _cancel(self, number: int, context: CallContext) -> None:
+        if await context.has_ended():
+            self._toolbox.cancelled_tasks.add(number)
+
+
+class SimulatedJavaScript(JavaScript):
+    """Runs programs that consist of the names of tools. The last tool is called when the calls of
+    the others have ended."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    async def advance(
+        self,
+        code: str,
+        paths: Sequence[tuple[str, ...]],
+        outcomes: Sequence[CallOutcome] = (),
+        *,
+        time_ms: int = 0,
+        tenant: str = "",
+    ) -> ProgramState:
+        await asyncio.sleep(self._random.expovariate(1 / 0.01))
+        names = code.split()
+        end = len(names) - (len(outcomes) < len(names) - 1)
+        calls = tuple(ProgramCall(("dice", name), "") for name in names[len(outcomes) : end])
+        return ProgramState(pending_calls=calls, output=f"{len(outcomes)} calls")

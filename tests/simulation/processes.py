@@ -23,9 +23,12 @@ from antiphon.runs.policy import Policy
 from antiphon.runs.service import Service
 from antiphon.store.base import Retention
 from antiphon.store.upkeep.sweeper import Sweeper
+from antiphon.tools.programs.provider import ProgramProvider
+from tests.golden.programs import PlainEncryptor
 
+from .crash_points import CrashPoint, crash_points
 from .database import Connection, Database, NetworkConditions
-from .engine import SimulatedBackend, Toolbox, Tools
+from .engine import SimulatedBackend, SimulatedJavaScript, Toolbox, Tools
 
 _T = TypeVar("_T")
 #: The tenant and the name of an API key.
@@ -76,6 +79,7 @@ class Process:
     def __init__(self, server: Server) -> None:
         self.is_alive = True
         self.network = server.network
+        self.crash_points = server.crash_points
         self.tasks: list[asyncio.Task[Any]] = []
         self._context = copy_context()
         self._context.run(current_process.set, self)
@@ -105,7 +109,14 @@ class Process:
                     quotas=server.quotas,
                 ),
             ),
-            OptionalFeatures(providers={"mcp": Tools(server.random, server.toolbox)}),
+            OptionalFeatures(
+                providers={
+                    "mcp": Tools(server.random, server.toolbox),
+                    "programmatic_tool_calling": ProgramProvider(
+                        SimulatedJavaScript(server.random), PlainEncryptor(), clock=server.clock
+                    ),
+                }
+            ),
         )
 
     async def _sweep(self, server: Server) -> None:
@@ -148,6 +159,7 @@ class Process:
     async def crash(self) -> None:
         """End at once. Its tasks unwind, but nothing that they still do reaches the world."""
         self.is_alive = False
+        self.crash_points.update(crash_points(self.tasks))
         for _ in range(_MAX_CANCELS):
             pending = [task for task in self.tasks if not task.done()]
             if not pending:
@@ -186,6 +198,7 @@ class Server:
         self.quotas = quotas
         self.network = NetworkConditions()
         self.clock_error_s = 0.0
+        self.crash_points: set[CrashPoint] = set()
         self.id_numbers = itertools.count(1)
         self.process: Process | None = Process(self)
 

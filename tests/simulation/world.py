@@ -30,6 +30,7 @@ from antiphon.wire import items as it
 from antiphon.wire.events import EVENTS, Event
 
 from .clients import TENANT, Client, History, Turn, Violation, create_conversation
+from .crash_points import CrashPoint
 from .database import Database, ProcessState
 from .engine import TOOLS, Toolbox, answer_to, text_of, user_texts
 from .loop import LoopStuck, SimulationLoop
@@ -64,20 +65,22 @@ _TERMINAL_EVENTS = tuple(
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """The result of one seed. ``violation``: the first broken invariant; None if all hold.
-    ``fingerprint``: a digest of everything that happened; equal for equal seeds."""
+    ``crash_points``: where servers crashed. ``fingerprint``: a digest of everything that happened;
+    equal for equal seeds."""
 
     seed: int
     violation: str | None
     counts: dict[str, int]
+    crash_points: frozenset[CrashPoint]
     virtual_s: float
     fingerprint: int
 
 
-def simulate(seed: int) -> Outcome:
-    """Run the simulation of a seed."""
+def simulate(seed: int, new_world: Callable[[int, Random], World] | None = None) -> Outcome:
+    """Run the simulation of a seed. ``new_world`` makes the actors; by default, they are random."""
     random = Random(seed)
     loop = SimulationLoop(random, shuffles=random.random() < 0.5)
-    world = _World(seed, random)
+    world = (new_world or World)(seed, random)
     violation: str | None = None
     with _simulated(loop) as logs:
         try:
@@ -96,6 +99,7 @@ def simulate(seed: int) -> Outcome:
         seed=seed,
         violation=violation,
         counts=dict(world.history.counts),
+        crash_points=frozenset(point for each in world.servers for point in each.crash_points),
         virtual_s=virtual_s,
         fingerprint=world.fingerprint(),
     )
@@ -151,16 +155,17 @@ def _discard(loop: SimulationLoop) -> None:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
-class _World:
+class World:
     """The actors of one simulation."""
 
     def __init__(self, seed: int, random: Random) -> None:
         self._seed = seed
         self._random = random
         self.history = History()
-        self._toolbox = Toolbox(random)
         #: Violations that engines and tools noticed.
         self._broken: list[str] = []
+        self._toolbox = Toolbox(random, self._broken)
+        self.servers: list[Server] = []
         self._clients: list[Client] = []
         self._strikes: set[asyncio.Task[None]] = set()
         has_quota = seed % _SEEDS_PER_QUOTA == 0
@@ -177,24 +182,16 @@ class _World:
 
     async def run(self) -> None:
         random = self._random
-        loop = asyncio.get_running_loop()
-        self._database = database = Database(random, lambda: EPOCH + loop.time())
-        database.on_effect = self._check_effect
-        database.on_journal_call = self._strike_later
-        self._toolbox.on_start = self._check_start
         quotas = TenantQuotas(default=Quotas(max_responses=self._max_responses))
-        self._servers = [
-            Server(number, database, random, self._toolbox, self._broken, quotas)
-            for number in range(random.choice((2, 2, 3, 4)))
-        ]
-        conversation = await create_conversation(self._servers, random)
-        self._conversation = conversation
+        await self._start_servers(random.choice((2, 2, 3, 4)), quotas)
+        self._database.on_journal_call = self._strike_later
+        conversation = self._conversation
         for number in range(random.randint(2, 5)):
             kind = random.random()
             self._clients.append(
                 Client(
                     f"c{number}",
-                    self._servers,
+                    self.servers,
                     self.history,
                     random,
                     turns=random.randint(1, 3),
@@ -204,7 +201,7 @@ class _World:
             )
         for client in self._clients:
             client.steers = self._max_responses is None
-            await database.store.keys.create(_key(client.name))
+            await self._database.store.keys.create(key_record(client.name))
         strikes_every = random.choice(_ITERATIONS_PER_CRASH)
         if strikes_every is not None:
             self._strike_between_awaits(strikes_every)
@@ -219,11 +216,27 @@ class _World:
         await self._wait(clients, faults)
         for change in changing:
             change.cancel()
+        await self._end()
+
+    async def _start_servers(self, count: int, quotas: TenantQuotas) -> None:
+        """Start the database and the servers, and create a conversation."""
+        random, loop = self._random, asyncio.get_running_loop()
+        self._database = database = Database(random, lambda: EPOCH + loop.time())
+        database.on_effect = self._check_effect
+        self._toolbox.on_start = self._check_start
+        self.servers = [
+            Server(number, database, random, self._toolbox, self._broken, quotas)
+            for number in range(count)
+        ]
+        self._conversation = await create_conversation(self.servers, random)
+
+    async def _end(self) -> None:
+        """Check all invariants, and stop the servers."""
         await self._wait_for_leases()
         await self._check_locks()
         await self._check_reservations()
         self._check()
-        for server in self._servers:
+        for server in self.servers:
             await server.stop(Process.crash)
 
     async def _wait(self, clients: list[asyncio.Task[None]], faults: asyncio.Task[None]) -> None:
@@ -248,7 +261,7 @@ class _World:
         all clients are done, too: nothing is left that a fault could break."""
         random, loop = self._random, asyncio.get_running_loop()
         pause_s = random.choice((0.5, 1.5, 4.0))
-        for server in self._servers:
+        for server in self.servers:
             if random.random() < 0.3:
                 server.clock_error_s = random.choice((-3600.0, -30.0, 30.0, 1e6, 1e8))
         while loop.time() < _FAULTS_S and not all(client.done() for client in clients):
@@ -258,8 +271,8 @@ class _World:
                 self._lose_calls, self._cut_notices, self._slow,
             )  # fmt: skip
             fault = random.choice(kinds)
-            await self._break(fault, random.choice(self._servers))
-        for server in self._servers:
+            await self._break(fault, random.choice(self.servers))
+        for server in self.servers:
             server.start()
 
     async def _break(self, fault: _Fault, server: Server) -> None:
@@ -294,7 +307,7 @@ class _World:
 
         def strike() -> None:
             if loop.time() < _FAULTS_S:
-                server = self._random.choice(self._servers)
+                server = self._random.choice(self.servers)
                 self._start_strike(self._break(self._crash, server))
                 aim()
 
@@ -314,7 +327,7 @@ class _World:
         random, now = self._random, asyncio.get_running_loop().time()
         if random.random() > _STRIKES or now > _FAULTS_S:
             return
-        server = next((each for each in self._servers if each.process is process), None)
+        server = next((each for each in self.servers if each.process is process), None)
         if server is not None:
             self._start_strike(self._strike(server))
 
@@ -521,6 +534,8 @@ class _World:
             raise Violation(f"{turn.id} does not show the calls {unseen}")
         for call in calls:
             self._check_call(turn, call)
+        for program in it.of_type(response.output, it.ProgramOutput):
+            self.history.counts[f"program {program.status}"] += 1
         if turn.conversation is not None:
             return
         whole = answer_to((*turn.seen, turn.text))
@@ -545,7 +560,7 @@ class _World:
         if is_refused and starts:
             raise Violation(state)
         if call.status == "completed":
-            expected = {"roll": starts if repeats else 1, "pay": 1, "look": 0}[call.name]
+            expected = {"pay": 1, "look": 0}.get(call.name, starts if repeats else 1)
             if not starts or effects != expected:
                 raise Violation(state)
 
@@ -580,7 +595,7 @@ class _World:
         return zlib.crc32(repr((observed, sorted(self.history.counts.items()))).encode())
 
 
-def _key(name: str) -> KeyRecord:
+def key_record(name: str) -> KeyRecord:
     return KeyRecord(name=name, sha256="", tenant=TENANT, created_at=EPOCH)
 
 
