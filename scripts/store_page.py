@@ -116,7 +116,7 @@ async def test_store():
 `check_store` runs the checks of all contracts, each on a new store. `open_new_store` is a function
 without parameters. It returns an async context manager that opens a new, empty store and closes it
 at the end. `antiphon.testing.store_check.all_checks` returns the checks by name, so that a test can
-run them one by one.
+run them one by one. Each of them takes an open store.
 """
 
 _CONTRACTS: tuple[tuple[str, type[Any]], ...] = (

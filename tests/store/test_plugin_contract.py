@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from antiphon.store.usage import UsageLog
 from antiphon.store.values import ValueStore
 from antiphon.store.vectors import VectorIndex
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.testing.store_check import all_checks
 
 #: The store and its parts, by attribute.
 CONTRACTS: dict[str, type[Any]] = {
@@ -69,3 +72,33 @@ def test_the_memory_store_inherits_what_can_be_derived(part: str) -> None:
         assert own.supports_blobs and derived <= vars(own).keys()
     else:
         assert derived & vars(own).keys() <= {"load"}
+
+
+def _only_required(contract: type[Any], inner: object) -> Any:
+    """Return an implementation of the required methods of a contract, by those of ``inner``."""
+
+    def method(name: str) -> Callable[..., Awaitable[Any]]:
+        return lambda self, *arguments, **options: getattr(inner, name)(*arguments, **options)
+
+    return type("Required", (contract,), {n: method(n) for n in contract.__abstractmethods__})()
+
+
+@asynccontextmanager
+async def _least_store() -> AsyncIterator[Store]:
+    """Open a store that implements nothing but the required methods."""
+    inner = MemoryStore()
+    store: Store = _only_required(Store, inner)
+    for part, contract in CONTRACTS.items():
+        if part in ("keys", "rates", "containers", "skills"):
+            setattr(store, part, contract(store.values))
+        elif part:
+            setattr(store, part, _only_required(contract, getattr(inner, part)))
+    store.runs.notifications = inner.runs.notifications
+    yield store
+    await store.close()
+
+
+@pytest.mark.parametrize("check", all_checks())
+async def test_the_required_methods_are_enough(check: str) -> None:
+    async with _least_store() as store:
+        await all_checks()[check](store)

@@ -24,7 +24,7 @@ from antiphon.store.records import (
     StoredResponse,
     WebhookEvent,
 )
-from antiphon.store.runs import RunLimitReached
+from antiphon.store.runs import RunLimitReached, RunStore
 from antiphon.wire.resources.conversations import ConversationResource
 
 from .responses import make_response
@@ -531,6 +531,8 @@ async def leases_a_webhook_until_it_is_settled(store: Store) -> None:
 
 
 async def keeps_added_webhooks_once(store: Store) -> None:
+    if type(store.runs).add_webhooks is RunStore.add_webhooks:
+        return  # a store need not keep them
     event = WebhookEvent("evt_a", b"{}", 5.0, "t", "endpoint")
     await store.runs.add_webhooks((event, WebhookEvent("evt_b", b"{}", 6.0)))
     assert [each.attempts for each in await store.runs.take_due_webhooks(5, 60, limit=9)] == [1]
