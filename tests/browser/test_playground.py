@@ -549,6 +549,12 @@ def test_mcp_server_of_the_operator_is_tested(browser: Any, toys: Toys, tmp_path
         page.get_by_role("switch", name="toys").check()
         page.get_by_role("button", name="Edit toys").wait_for()
         assert tools.first.is_visible()  # the row is the same one
+        page.get_by_role("button", name="Edit toys").click()
+        page.get_by_label("Authorization").fill("secret")
+        page.get_by_role("button", name="Save", exact=True).click()
+        with page.expect_request("**/mcp-servers/toys/tools") as asked:
+            page.get_by_role("button", name="Test toys").click()
+        assert asked.value.headers["mcp-authorization"] == "secret"
         page.get_by_role("button", name="Test broken").click()
         page.get_by_text("Http status code: 503 (Service Unavailable)").wait_for()
         page.get_by_role("button", name="Test odd").click()

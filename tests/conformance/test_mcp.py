@@ -64,11 +64,11 @@ class ListingPool:
     ``asked``: for whom."""
 
     def __init__(self, error: MCPError | None = None) -> None:
-        self.asked: list[str] = []
+        self.asked: list[SessionKey] = []
         self._error = error
 
     async def call(self, key: SessionKey, question: Any) -> Any:
-        self.asked.append(key.tenant)
+        self.asked.append(key)
         if self._error is not None:
             raise McpFailure(describe_failure(self._error, RequestTrace()))
         return await question(self)
@@ -135,6 +135,22 @@ async def test_test_of_a_server_asks_anew_and_shortens_texts(serve: Serve) -> No
         assert len(listed["name"]) < 300 and len(listed["description"]) < 2_100
         assert listed["description"].startswith("<b>ddd")
     assert len(pool.asked) == 2
+
+
+@pytest.mark.requirement("MCP-TEST")
+async def test_test_of_a_server_sends_the_access_token_of_the_client(serve: Serve) -> None:
+    pool = ListingPool()
+    server = McpEndpoint(url="http://toys.example/mcp", headers={"authorization": "Bearer own"})
+    program = McpEndpoint(command="toys")
+    provider = McpProvider({"toys": server, "program": program}, cast(Any, pool))
+    client = serve(providers={"mcp": provider}).client
+    await client.get("/antiphon/mcp-servers/toys/tools")
+    token = {"mcp-authorization": "secret"}
+    await client.get("/antiphon/mcp-servers/toys/tools", headers=token)
+    sent = [key.server.headers for key in pool.asked]
+    assert sent == [{"authorization": "Bearer own"}, {"Authorization": "Bearer secret"}]
+    answer = await client.get("/antiphon/mcp-servers/program/tools", headers=token)
+    assert answer.status_code == 400 and "takes no headers" in answer.json()["error"]["message"]
 
 
 @pytest.mark.requirement("D-75", "VN-85")

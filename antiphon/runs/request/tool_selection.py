@@ -274,13 +274,13 @@ _MAX_NAME_BYTES, _MAX_DESCRIPTION_BYTES = 200, 2_000
 
 
 async def list_server_tools(
-    providers: Mapping[str, AnyToolProvider], label: str, tenant: str
+    providers: Mapping[str, AnyToolProvider], tool: tl.Mcp, tenant: str
 ) -> tuple[McpServerTool, ...]:
-    """Ask an MCP server that the operator has configured for its tools. Raises ``NotFound`` and
-    ``ConnectorError``."""
+    """Ask an MCP server that the operator has configured for its tools. Raises ``NotFound``,
+    ``InvalidRequest`` and ``ConnectorError``."""
     servers = providers.get("mcp")
-    if not isinstance(servers, McpProvider) or label not in servers.server_labels:
-        raise NotFound(f"This server has no MCP server '{label}'.")
+    if not isinstance(servers, McpProvider) or tool.server_label not in servers.server_labels:
+        raise NotFound(f"This server has no MCP server '{tool.server_label}'.")
     return tuple(
         McpServerTool(
             name=truncate_middle(each.name, _MAX_NAME_BYTES),
@@ -288,7 +288,7 @@ async def list_server_tools(
             and truncate_middle(each.description, _MAX_DESCRIPTION_BYTES),
             read_only=each.is_read_only,
         )
-        for each in await servers.fetch_tools(label, tenant)
+        for each in await servers.fetch_tools(tool, tenant)
     )
 
 

@@ -188,15 +188,15 @@ class McpProvider(ToolProvider[Mcp]):
             raise missing_parameter(f"{path}.{field}")
         return self._configured[name]
 
-    async def fetch_tools(self, label: str, tenant: str) -> tuple[ListedTool, ...]:
-        """Ask an MCP server that the operator has configured for its tools, even if they are
-        cached. The time limits are those of the session pool. Raises ``ConnectorError``."""
+    async def fetch_tools(self, tool: Mcp, tenant: str) -> tuple[ListedTool, ...]:
+        """Ask an MCP server for its tools, even if they are cached. The time limits are those of
+        the session pool. Raises ``InvalidRequest`` and ``ConnectorError``."""
         try:
             return await self.caller.lists.fetch(
-                SessionKey(tenant, "", self._configured[label]), {}
+                SessionKey(tenant, "", self._server(tool, "tools")), {}
             )
         except McpFailure as error:
-            raise ConnectorError(_list_error(label, error), param=None) from None
+            raise ConnectorError(_list_error(tool.server_label, error), param=None) from None
 
     async def moderate(
         self, label: str, tenant: str, content: str | Sequence[JsonObject]

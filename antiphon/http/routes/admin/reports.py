@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 from starlette.requests import Request
 
 from antiphon.errors import Forbidden
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.middleware.request_context import request_context
-from antiphon.http.openapi.operation import Permission, operation
+from antiphon.http.openapi.operation import HeaderParam, Permission, operation
 from antiphon.http.requests.query import read_query
 from antiphon.limits.clients import Client
 from antiphon.resources.admin.audit import AuditQuery, AuditTrail
@@ -21,11 +21,16 @@ from antiphon.wire.admin.server_info import McpServerTools, SettingList, ToolEnt
 from antiphon.wire.admin.usage import RequestUsage, UsageReport
 from antiphon.wire.cursors import PageLimit, PageOrder, PageStart
 from antiphon.wire.pagination import Page
+from antiphon.wire.tools import Mcp
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
 _MAY_SEE_SETTINGS = Permission(("operator", "auditor"), "see the settings")
+_MCP_TOKEN = HeaderParam(
+    name="MCP-Authorization",
+    description="An access token for the MCP server, in place of the credentials of the settings.",
+)
 
 
 class SettingRoutes:
@@ -55,15 +60,23 @@ class ToolRoutes:
             data=tuple(_as_seen_by(client, tool) for tool in list_tools(self._service.providers))
         )
 
-    @operation("GET /antiphon/mcp-servers/{label}/tools", "listMcpServerTools", errors=(403, 424))
+    @operation(
+        "GET /antiphon/mcp-servers/{label}/tools",
+        "listMcpServerTools",
+        headers=(_MCP_TOKEN,),
+        errors=(403, 424),
+    )
     async def list_of_mcp_server(self, request: Request) -> McpServerTools:
         """Ask an MCP server that the operator has configured for its tools, which also tests the
         connection."""
         context = request_context(request.scope)
         context.client.check_any_tool("mcp")
-        label = request.path_params["label"]
+        tool = Mcp(
+            server_label=request.path_params["label"],
+            authorization=request.headers.get(_MCP_TOKEN.name, UNSET),
+        )
         return McpServerTools(
-            data=await list_server_tools(self._service.providers, label, context.tenant)
+            data=await list_server_tools(self._service.providers, tool, context.tenant)
         )
 
 

@@ -92,7 +92,7 @@ function Tools({ settings }) {
       return html`<div key=${server.label}>
         <${ToolRow} name=${server.label} hint=${isOperators ? "MCP server of this server" : "MCP server"} tool=${server}
           onChange=${(value) => change("servers", at, value)} onEdit=${isOwn && (() => setDialog({ list: "servers", index }))} />
-        ${isOperators && html`<${ServerTest} label=${server.label} />`}
+        ${isOperators && html`<${ServerTest} ...${server} />`}
       </div>`;
     })}
     ${settings.functions.map((tool, index) => html`<${ToolRow} key=${index} name=${tool.name} hint="function" tool=${tool}
@@ -121,14 +121,15 @@ function ToolRow({ name, hint, tool, onChange, onEdit }) {
   </div>`;
 }
 
-/** Ask an MCP server of the operator for its tools, and show them, or why it does not answer. */
-function ServerTest({ label }) {
+/** Ask an MCP server of the operator for its tools, with the access token for it, if any. Show them, or why it does not answer. */
+function ServerTest({ label, authorization }) {
   const [{ busy, tools, seconds, trouble }, setState] = useState({});
   const test = async () => {
     setState({ busy: true });
     const begun = performance.now();
     try {
-      const { data } = await get(`/antiphon/mcp-servers/${encodeURIComponent(label)}/tools`);
+      const headers = authorization ? { "mcp-authorization": authorization } : {};
+      const { data } = await get(`/antiphon/mcp-servers/${encodeURIComponent(label)}/tools`, { headers });
       setState({ tools: data, seconds: (performance.now() - begun) / 1000 });
     } catch (error) {
       setState({ trouble: error.message });
