@@ -111,7 +111,12 @@ NOT_OFFERED: Sequence[NotOffered] = (
         "web search as an endpoint",
         "Use the tool 'web_search' of /v1/responses.",
     ),
-    NotOffered(_OLLAMA, ("/api",), "this part of Ollama's API", "It concerns Ollama's cloud."),
+    NotOffered(
+        _OLLAMA,
+        ("/api/experimental", "/api/me", "/api/signout", "/api/status"),
+        "this part of Ollama's API",
+        "It concerns Ollama's cloud.",
+    ),
     NotOffered(_OLLAMA, ("/v1/systemone",), "System One"),
 )
 

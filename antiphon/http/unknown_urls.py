@@ -1,12 +1,12 @@
 """The error for a URL that the server does not have: what was meant, or what is not offered.
 
-A misspelt path, a base URL without ``/v1``, and an API that this server does not have are three
+A misspelt path, a base URL with a wrong prefix, and an API that this server does not have are three
 mistakes with three remedies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
 from antiphon.errors import NotFound
@@ -15,6 +15,8 @@ from .not_offered import NotOffered, not_offered
 
 #: Paths that differ in more than this share of their letters are no misspelling.
 _CUTOFF = 0.8
+#: Number of characters of a path that are compared.
+_MAX_PATH = 200
 
 
 class UnknownUrls:
@@ -25,31 +27,28 @@ class UnknownUrls:
 
     def error(self, method: str, path: str) -> NotFound:
         """Return the error for a method and path without a route."""
-        plain = _plain(path)
-        if (meant := self._with_prefix(plain)) is not None and meant != path:
-            return unknown_url(method, path, f" Did you mean {meant}?")
-        if (missing := not_offered(plain) or not_offered(f"/v1{plain}")) is not None:
-            return unknown_url(method, path, _refusal(missing))
-        if close := get_close_matches(plain, self._paths, n=1, cutoff=_CUTOFF):
-            return unknown_url(method, path, f" Did you mean {close[0]}?")
-        return unknown_url(method, path, " GET /docs lists all URLs.")
+        plain = "/" + path.strip("/")[:_MAX_PATH]
+        hints = (hint for each in _without_prefixes(plain) if (hint := self._hint(each, path)))
+        return unknown_url(method, path, next(hints, " GET /docs lists all URLs."))
 
-    def _with_prefix(self, plain: str) -> str | None:
-        """Return the route of a path, perhaps with the prefix ``/v1`` that the path lacks."""
+    def _hint(self, plain: str, path: str) -> str | None:
+        """Return what to do instead of requesting ``path``, if it was meant as ``plain``."""
         for candidate in (plain, f"/v1{plain}"):
-            if candidate in self._paths:
-                return candidate
-        first = plain.split("/")[1]
-        is_below = f"/v1/{first}" in self._paths and plain != f"/{first}"
-        return f"/v1{plain}" if is_below else None
+            is_below = any(candidate.startswith(f"{each}/") for each in self._paths)
+            if candidate != path and (is_below or candidate in self._paths):
+                return f" Did you mean {candidate}?"
+            if (missing := not_offered(candidate)) is not None:
+                return _refusal(missing)
+        if close := get_close_matches(plain, self._paths, n=1, cutoff=_CUTOFF):
+            return f" Did you mean {close[0]}?"
+        return None
 
 
-def _plain(path: str) -> str:
-    """Return a path of limited length without doubled prefixes and slashes at its end."""
-    plain = "/" + path.strip("/")[:200]
-    while plain.startswith("/v1/v1/"):
-        plain = plain.removeprefix("/v1")
-    return plain
+def _without_prefixes(path: str) -> Iterator[str]:
+    """Yield a path, and the path without its first one and two segments."""
+    segments = path.split("/")[1:]
+    for start in range(min(3, len(segments))):
+        yield "/" + "/".join(segments[start:])
 
 
 def _refusal(missing: NotOffered) -> str:

@@ -57,3 +57,19 @@ async def test_path_of_a_client_is_served_or_refused_by_name(
         if "does not offer" not in unknown_urls.error("GET", path).message
     ]
     assert not silent
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/openai/v1/responses", "Did you mean /v1/responses?"),
+        ("/api/v1/models", "Did you mean /v1/models?"),
+        ("/v1/api/chat", "Did you mean /api/chat?"),
+        ("/chat/completions/chatcmpl_1/messages", "Did you mean /v1/chat/completions/chatcmpl_1/"),
+        ("/api/chats", "Did you mean /api/chat?"),
+        ("/openai/v1/threads", "does not offer the Assistants API"),
+        ("/v1/responses/resp_1/nothing", "GET /docs lists all URLs."),
+    ],
+)
+async def test_what_was_meant_is_named(served: tuple[str, ...], path: str, hint: str) -> None:
+    assert hint in UnknownUrls(served).error("POST", path).message
