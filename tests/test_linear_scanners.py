@@ -729,7 +729,6 @@ NOT_SCANNERS = {
     "runs/request/tool_selection.py": "a free name",
     "runs/tool_loop/toolsets.py": "a free name",
     "runs/replies/interrupted.py": "the items of a response",
-    "http/unknown_urls.py": "a path of limited length",
     "inference/tokens.py": "a binary search",
     "upstream/http.py": _CACHE,
     "wire/request_shapes.py": _CACHE,

@@ -73,7 +73,8 @@ def install(
     """
     for name in names:
         if name not in FEATURES:
-            raise SetupError(f"unknown feature {name!r}{did_you_mean(name, FEATURES)}")
+            hint = did_you_mean(name, FEATURES) or f" (there are: {', '.join(FEATURES)})"
+            raise SetupError(f"unknown feature {name!r}{hint}")
     copy = detect()
     python = code_python()
     packages = [package for name in names for package in CODE_PACKAGES.get(name, ())]

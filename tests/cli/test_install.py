@@ -98,6 +98,8 @@ def test_packages_for_code_are_installed_beside_those_of_the_server(
 
 
 def test_unknown_feature_is_named() -> None:
+    with pytest.raises(SetupError, match=r"unknown feature 'xyz' \(there are: .*documents"):
+        install(["xyz"], is_confirmed=True)
     with pytest.raises(SetupError, match="unknown feature 'document'; did you mean documents"):
         install(["document"], is_confirmed=True)
 

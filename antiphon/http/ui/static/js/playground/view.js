@@ -16,7 +16,7 @@ const isOverlay = () => matchMedia("(max-width: 1000px)").matches;
 let restored = false;
 
 const EXAMPLES = [
-  "Rewrite this politely: Send me the report now!",
+  "Make a title for this text: Rivers carry water from the mountains to the sea.",
   "Is this review positive or negative? “The room was clean and the staff were kind.”",
   "Make a list of the people in this text: Anna met Ben and Carla at the station.",
 ];
