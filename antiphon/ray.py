@@ -18,7 +18,7 @@ from antiphon.bootstrap.app import open_app
 from antiphon.config.load import load
 from antiphon.errors import SetupError
 from antiphon.store import is_postgres
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import needs_packages
 
 __all__ = ["ServeArguments", "ServedApp", "app"]
 
@@ -53,10 +53,8 @@ def app(arguments: Mapping[str, Any]) -> Any:
     """Build the Ray Serve application. ``arguments``: the fields of ``ServeArguments`` by name.
     Raises ``SetupError`` if the extra ``ray`` is missing, an argument is unknown, or an argument
     has a wrong type."""
-    try:
+    with needs_packages("Ray Serve is not installed", "ray"):
         from ray import serve
-    except ImportError:
-        raise SetupError(needs_extra("Ray Serve is not installed", "ray")) from None
     try:
         options = msgspec.convert(dict(arguments), ServeArguments, strict=False)
     except msgspec.ValidationError as error:

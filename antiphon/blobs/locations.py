@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError
 from antiphon.security.encryption import Encryptor
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import needs_packages
 
 from .object_storage import ObjectBlobs
 
@@ -181,9 +181,5 @@ def _construct(service: _Service, bucket: str, prefix: str, options: Mapping[str
 
 
 def _check_installed() -> None:
-    try:
+    with needs_packages("files: the client of object storage is not installed", "objects"):
         import obstore  # noqa: F401
-    except ImportError:
-        raise SetupError(
-            needs_extra("files: the client of object storage is not installed", "objects")
-        ) from None

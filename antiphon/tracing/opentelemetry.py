@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from antiphon.errors import SetupError
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import needs_packages
 
 from .base import (
     PROVIDER_NAME,
@@ -35,11 +34,9 @@ def open_tracer(endpoint: str | None, *, with_content: bool = False) -> OtelTrac
     If ``endpoint`` is None, environment variables set the address; the default is
     ``http://localhost:4318``. Raises ``SetupError`` if the optional packages are not installed.
     """
-    try:
+    with needs_packages("Traces need OpenTelemetry's SDK", "otel"):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError:
-        raise SetupError(needs_extra("Traces need OpenTelemetry's SDK", "otel")) from None
     address = None if endpoint is None else endpoint.rstrip("/") + _TRACES_PATH
     return OtelTracer(BatchSpanProcessor(OTLPSpanExporter(address)), with_content=with_content)
 
@@ -147,11 +144,9 @@ def open_exporter(endpoint: str | None) -> OtelMetrics:
     If ``endpoint`` is None, environment variables set the address; the default is
     ``http://localhost:4318``. Raises ``SetupError`` if the optional packages are not installed.
     """
-    try:
+    with needs_packages("Metrics by OTLP need OpenTelemetry's SDK", "otel"):
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-    except ImportError:
-        raise SetupError(needs_extra("Metrics by OTLP need OpenTelemetry's SDK", "otel")) from None
     address = None if endpoint is None else endpoint.rstrip("/") + _METRICS_PATH
     return OtelMetrics(PeriodicExportingMetricReader(OTLPMetricExporter(address)))
 

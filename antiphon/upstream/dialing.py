@@ -18,8 +18,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 from msgspec import Struct
 
-from antiphon.errors import SetupError
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import needs_packages
 
 from .exchange import Connection
 
@@ -96,12 +95,8 @@ class Connector:
     handshake. Raises ``SetupError`` if aiohappyeyeballs is not installed."""
 
     def __init__(self, connect_s: float) -> None:
-        try:
+        with needs_packages("The HTTP client for upstreams is not installed", "upstream"):
             import aiohappyeyeballs  # noqa: F401
-        except ImportError:
-            raise SetupError(
-                needs_extra("The HTTP client for upstreams is not installed", "upstream")
-            ) from None
         self._connect_s = connect_s
         self._tls: ssl.SSLContext | None = None
 

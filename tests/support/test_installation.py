@@ -91,7 +91,10 @@ def test_every_hint_names_an_extra_of_the_project() -> None:
     extras = PROJECT["optional-dependencies"].keys()
     named = set()
     for path in (ROOT / "antiphon").rglob("*.py"):
-        found = re.findall(r'needs_extra\([^()]*?"([\w-]+)"\s*\)', path.read_text("utf-8"))
+        found = re.findall(
+            r'(?:needs_extra|needs_packages|require_package)\([^()]*?"([\w-]+)"\s*\)',
+            path.read_text("utf-8"),
+        )
         named.update(found)
     assert {"llama", "mcp", "hub", "documents"} <= named <= extras
     assert needs_extra("It is not installed", "mcp").startswith("It is not installed. To install")

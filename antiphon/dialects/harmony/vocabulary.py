@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.errors import SetupError
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import needs_extra, needs_packages
 
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding
@@ -58,10 +58,8 @@ def load(folder: Path | None, cache: Path, variable: Variable) -> HarmonyEncodin
 def _read(folder: Path, variable: Variable) -> HarmonyEncoding:
     """Let the library read the vocabulary in ``folder``. It takes 52 MB, and 0.3 s in which the
     library holds Python's GIL. So it is kept when the model is unloaded."""
-    try:
+    with needs_packages("gpt-oss's vocabulary is not installed", "harmony"):
         from openai_harmony import HarmonyEncodingName, HarmonyError, load_harmony_encoding
-    except ImportError:
-        raise SetupError(needs_extra("gpt-oss's vocabulary is not installed", "harmony")) from None
     with variable(_VARIABLE, str(folder)):
         try:
             return load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)

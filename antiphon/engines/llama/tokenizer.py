@@ -22,7 +22,7 @@ from typing import Any
 
 from antiphon.errors import SetupError
 from antiphon.support.encoding_work import count_ids
-from antiphon.support.installation import needs_extra, require_package
+from antiphon.support.installation import needs_extra, needs_packages, require_package
 
 from .long_words import split_long_words
 
@@ -156,10 +156,8 @@ def _library() -> _Library:
 def library_path() -> str:
     """Return the path of the shared library of llama.cpp's Python binding. Raises ``SetupError`` if
     it is missing."""
-    try:
+    with needs_packages("llama.cpp is not installed", "llama"):
         import xllamacpp.xllamacpp as extension
-    except ImportError:
-        raise SetupError(needs_extra("llama.cpp is not installed", "llama")) from None
     return str(extension.__file__)
 
 

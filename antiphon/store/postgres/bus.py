@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypedDict
 import structlog
 
 from antiphon.errors import SetupError, first_line
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import needs_packages
 from antiphon.support.tasks import BackgroundTasks, Backoff, running
 
 if TYPE_CHECKING:
@@ -254,12 +254,10 @@ def redis_connector(url: str) -> BusConnector:
     """
     if not url.startswith(("redis://", "rediss://")):
         raise SetupError("bus: use redis://HOST:PORT, or rediss://HOST:PORT with TLS")
-    try:
+    with needs_packages("The client of Redis is not installed", "redis"):
         import redis.asyncio
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
-    except ImportError:
-        raise SetupError(needs_extra("The client of Redis is not installed", "redis")) from None
     errors = (redis.RedisError, OSError, TimeoutError)
 
     async def connect(handlers: Handlers) -> BusSession:

@@ -22,7 +22,7 @@ from antiphon.store.postgres.connections import DriverConnection, DriverPool
 from antiphon.store.sql.executor import index_key
 from antiphon.store.sql.queries import migrations, queries
 from antiphon.store.sql.row_mapping import Row
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import needs_packages
 from antiphon.support.tasks import BackgroundTasks, Backoff
 
 from .connections import Connections
@@ -109,12 +109,8 @@ class ConnectionPool:
         of the same database, at which notifications can be received. It is needed if ``url`` leads
         to a connection pooler. ``cipher``: encrypts and decrypts the rows; None if they are not
         encrypted. Raises ``SetupError``."""
-        try:
+        with needs_packages("The client of PostgreSQL is not installed", "postgres"):
             import asyncpg
-        except ImportError:
-            raise SetupError(
-                needs_extra("The client of PostgreSQL is not installed", "postgres")
-            ) from None
         address = _address(url)
         pool: DriverPool | None = None
         try:

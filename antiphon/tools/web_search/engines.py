@@ -9,7 +9,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
-from antiphon.support.installation import needs_extra
+from antiphon.support.installation import needs_packages
 from antiphon.wire.json_types import JsonObject
 
 from .browser import SearchOptions
@@ -143,12 +143,8 @@ class HttpSearchEngine:
             raise SetupError(f"web_search.engine = {engine!r} needs web_search.url")
         if spec.key is not None and not key:
             raise SetupError(f"web_search.engine = {engine!r} needs web_search.key")
-        try:
+        with needs_packages("The HTTP client of web search is not installed", "web"):
             import aiohttp
-        except ImportError:
-            raise SetupError(
-                needs_extra("The HTTP client of web search is not installed", "web")
-            ) from None
         headers = {"user-agent": "antiphon"}
         if spec.key is not None:
             name, template = spec.key
