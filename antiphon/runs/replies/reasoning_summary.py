@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, DeltaSink, Reply
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import InvalidRequest, RequestError, RunError
-from antiphon.inference.conversation import Conversation, Options, ResumePoint
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta, Open, SampledTokens, Summary, Text
 from antiphon.stream.fold import Fold
 from antiphon.support.push import Guard, Sink, send
@@ -125,7 +125,8 @@ class Summarizer(Struct, frozen=True, kw_only=True):
 
 
 class SummarizedReply(ReplyWrapper):
-    """``Reply`` with summaries of its reasoning. If a summary cannot be written, it is left out."""
+    """``Reply`` with summaries of its reasoning. If a summary cannot be written, it is left out. A
+    resumed reply has none, because the reasoning from before the interruption is unknown."""
 
     def __init__(self, reply: Reply, summarizer: Summarizer) -> None:
         super().__init__(reply)
@@ -133,11 +134,6 @@ class SummarizedReply(ReplyWrapper):
         #: The text of the open reasoning item, in pieces. None if no reasoning item is open, or if
         #: its summary exists already.
         self._reasoning: list[str] | None = None
-
-    def resume(self, point: ResumePoint) -> Reply:
-        """Continue the reply without a summary, because this object does not have the reasoning
-        from before the interruption."""
-        return self._reply.resume(point)
 
     async def pump(self, sink: DeltaSink) -> None:
         self._reasoning = None
