@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import anthropic
 import ollama
@@ -14,6 +13,9 @@ import openai
 import pytest
 
 from antiphon.http.unknown_urls import UnknownUrls
+from tests.http.openapi.test_document import Json, document, routes
+
+__all__ = ["document", "routes"]  # fixtures
 
 _PATH = re.compile(r"""["'](?:/v1|/api)?(/[a-z_]+(?:/[a-z_{}]+)*)(?:\?[a-z=]*)?["']""")
 
@@ -31,9 +33,9 @@ def pattern(path: str) -> str:
     return re.sub(r"\{[^}]*\}", "{}", path)
 
 
-@pytest.fixture
-async def served(make_app: Any) -> tuple[str, ...]:
-    document = (await make_app().client.get("/openapi.json")).json()
+@pytest.fixture(scope="module")
+def served(document: Json) -> tuple[str, ...]:
+    """The paths that the OpenAPI document describes."""
     return tuple(document["paths"])
 
 
@@ -45,7 +47,7 @@ async def served(make_app: Any) -> tuple[str, ...]:
         (ollama, "", "/api"),
     ],
 )
-async def test_path_of_a_client_is_served_or_refused_by_name(
+def test_path_of_a_client_is_served_or_refused_by_name(
     served: tuple[str, ...], client: ModuleType, folder: str, prefix: str
 ) -> None:
     unknown_urls = UnknownUrls(served)
