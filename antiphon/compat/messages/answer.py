@@ -24,7 +24,6 @@ from .types import (
     MessageAnswer,
     MessageCacheMiss,
     MessageContainer,
-    MessageContainerSkill,
     MessageDiagnostics,
     MessageEnd,
     MessageUsage,
@@ -95,11 +94,8 @@ def _container(response: Response, form: AnswerForm) -> MessageContainer | Unset
     if not ids:
         return UNSET
     ended = response.completed_at or response.created_at
-    skills = tuple(
-        MessageContainerSkill(skill_id=each.skill_id, version=each.version) for each in form.skills
-    )
     expires_at = rfc3339(ended + _CONTAINER_S)
-    return MessageContainer(id=ids[-1], expires_at=expires_at, skills=skills or UNSET)
+    return MessageContainer(id=ids[-1], expires_at=expires_at, skills=form.skills or UNSET)
 
 
 def message_end(response: Response, form: AnswerForm) -> MessageEnd:

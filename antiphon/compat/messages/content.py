@@ -51,6 +51,7 @@ _CONTAINER_FOLDER = "/mnt/data"
 #: Largest number of blocks inside a document or a search result.
 _MAX_BLOCKS = DEFAULT_LIMITS.containers
 _FAILED = "The tool call failed."
+_PDF = "application/pdf"
 
 
 def read_system(raw: object, path: str, limits: BodyLimits) -> str:
@@ -539,18 +540,24 @@ def _document(fields: JsonObject, path: str, passages: Passages) -> list[JsonObj
     return [*lead, _input_text(text)]
 
 
-def _base64_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
-    media_type = source.get("media_type", "application/pdf")
-    if media_type != "application/pdf":
-        raise invalid_value(f"{path}.media_type", str(media_type), ("application/pdf",))
-    data = f"data:application/pdf;base64,{read_string(source, 'data', path)}"
-    return [{"type": "input_file", "filename": title or "document.pdf", "file_data": data}]
-
-
-def _text_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
-    encoded = base64.b64encode(read_string(source, "data", path).encode()).decode()
-    data = f"data:text/plain;base64,{encoded}"
-    return [{"type": "input_file", "filename": title or "document.txt", "file_data": data}]
+def _file_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
+    match source["type"]:
+        case "url":
+            name = {"filename": title} if title else {}
+            file = {"file_url": read_string(source, "url", path), **name}
+        case "file":
+            file = {"file_id": read_string(source, "file_id", path)}
+        case "text":
+            encoded = base64.b64encode(read_string(source, "data", path).encode()).decode()
+            data = f"data:text/plain;base64,{encoded}"
+            file = {"filename": title or "document.txt", "file_data": data}
+        case _:
+            media_type = source.get("media_type", _PDF)
+            if media_type != _PDF:
+                raise invalid_value(f"{path}.media_type", str(media_type), (_PDF,))
+            data = f"data:{_PDF};base64,{read_string(source, 'data', path)}"
+            file = {"filename": title or "document.pdf", "file_data": data}
+    return [{"type": "input_file", **file}]
 
 
 def _content_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
@@ -566,21 +573,9 @@ def _content_document(source: JsonObject, path: str, title: str) -> list[JsonObj
     return lead
 
 
-def _linked_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
-    name = {"filename": title} if title else {}
-    return [{"type": "input_file", "file_url": read_string(source, "url", path), **name}]
-
-
-def _uploaded_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
-    return [{"type": "input_file", "file_id": read_string(source, "file_id", path)}]
-
-
 _DOCUMENTS: Mapping[str, Callable[[JsonObject, str, str], list[JsonObject]]] = {
-    "base64": _base64_document,
-    "text": _text_document,
     "content": _content_document,
-    "url": _linked_document,
-    "file": _uploaded_document,
+    **dict.fromkeys(("base64", "text", "url", "file"), _file_document),
 }
 
 

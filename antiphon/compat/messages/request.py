@@ -35,6 +35,7 @@ from .bodies import (
     MessageMetadata,
     MessageOutputConfig,
     MessageOutputFormat,
+    MessagesFields,
     MessageThinking,
 )
 from .citations import HOW_TO_CITE, DocumentReader, Passages, number_files
@@ -46,38 +47,21 @@ from .threads import continued_request, read_thread, response_id, thread_unsuppo
 from .tools import ToolCollector, opens_pages, read_tool_choice
 from .types import AppliedEdits, MessageAnswer
 
+_IGNORED = (
+    "metadata",
+    "service_tier",
+    "cache_control",
+    "speed",
+    "inference_geo",
+    "fallbacks",
+)
+_REFUSED = ("billing_policy", "fallback_credit_token")
 #: How the server treats each field.
 MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
-    "model": "honoured",
-    "messages": "honoured",
-    "max_tokens": "honoured",
-    "system": "honoured",
-    "tools": "honoured",
-    "tool_choice": "honoured",
-    "context_management": "honoured",
-    "stream": "honoured",
-    "stop_sequences": "honoured",
-    "temperature": "honoured",
-    "top_p": "honoured",
-    "top_k": "honoured",
-    "thinking": "honoured",
-    "output_config": "honoured",
-    "output_format": "honoured",
-    "container": "honoured",
-    "mcp_servers": "honoured",
-    "thread": "honoured",
-    "compaction": "honoured",
-    "metadata": "hint",
-    "service_tier": "hint",
-    "cache_control": "hint",
-    "diagnostics": "honoured",
-    "speed": "hint",
-    "inference_geo": "hint",
-    "fallbacks": "hint",
-    "billing_policy": "refused",
-    "fallback_credit_token": "refused",
+    **dict.fromkeys(MessagesFields.__struct_fields__, "honoured"),
+    **dict.fromkeys(_IGNORED, "hint"),
+    **dict.fromkeys(_REFUSED, "refused"),
 }
-_REFUSED = tuple(name for name, treatment in MESSAGE_FIELDS.items() if treatment == "refused")
 #: Options that a backend without them ignores. Clients send them to all models by default.
 _HINTS = ("top_k", "thinking_budget")
 _TIERS: Mapping[str, str] = {"auto": "auto", "standard_only": "default"}

@@ -11,6 +11,8 @@ from msgspec import UNSET, Struct, UnsetType
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import OmittedPart
 
+from .bodies import MessageSkillReference
+
 StopReason = Literal[
     "end_turn",
     "max_tokens",
@@ -304,20 +306,13 @@ class AppliedEdits(Struct, frozen=True, kw_only=True):
     applied_edits: tuple[ClearedThinking | ClearedToolUses, ...]
 
 
-class MessageContainerSkill(Struct, frozen=True, kw_only=True):
-    """A skill that the request has put into the container. ``version``: as in the request."""
-
-    skill_id: str
-    version: str
-    type: Literal["custom"] = "custom"
-
-
 class MessageContainer(Struct, frozen=True, kw_only=True):
-    """The container of the code execution. ``expires_at``: time in the format of RFC 3339."""
+    """The container of the code execution. ``expires_at``: time in the format of RFC 3339.
+    ``skills``: those that the request has put into it."""
 
     id: str
     expires_at: str
-    skills: tuple[MessageContainerSkill, ...] | UnsetType = UNSET
+    skills: tuple[MessageSkillReference, ...] | UnsetType = UNSET
 
 
 class RefusalDetails(Struct, frozen=True, kw_only=True, tag_field="type", tag="refusal"):
@@ -496,10 +491,10 @@ MessageEvent = (
 
 
 class Support(Struct, frozen=True):
-    supported: bool
+    supported: bool = True
 
 
-_YES = Support(True)
+_YES = Support()
 
 
 class EffortSupport(Support, frozen=True, kw_only=True):
@@ -526,15 +521,13 @@ class ServerToolSupport(Support, frozen=True, kw_only=True):
     web_search: Support
 
 
-class EditSupport(Struct, frozen=True, kw_only=True):
-    supported: bool = True
+class EditSupport(Support, frozen=True, kw_only=True):
     clear_thinking_20251015: Support = _YES
     clear_tool_uses_20250919: Support = _YES
     compact_20260112: Support = _YES
 
 
-class CompactionSupport(Struct, frozen=True, kw_only=True):
-    supported: bool = True
+class CompactionSupport(Support, frozen=True, kw_only=True):
     summarize: Support = _YES
 
 
