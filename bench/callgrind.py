@@ -16,7 +16,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPResponse
 from pathlib import Path
@@ -106,23 +106,24 @@ def measured_server(
     folder: Path,
     *flags: str,
     key: str | None = None,
-    environment: Mapping[str, str] = {},
+    python_options: Sequence[str] = (),
 ) -> Iterator[MeasuredServer]:
     """Start ``antiphon serve`` under callgrind, wait until it answers, and stop it on exit.
 
     ``config``: the settings file. ``folder``: an empty folder for the server's files.
-    ``environment``: more variables of its environment. Raises ``RuntimeError`` with the end of the
+    ``python_options``: options of the interpreter. Raises ``RuntimeError`` with the end of the
     server's log if the server does not start.
     """
     settings, port = folder / "antiphon.toml", _free_port()
     settings.write_text(config)
     command = ["valgrind", "--tool=callgrind", "--instr-atstart=no"]
-    command += [f"--callgrind-out-file={folder}/callgrind", sys.executable, "-m", "antiphon"]
+    command += [f"--callgrind-out-file={folder}/callgrind"]
+    command += [sys.executable, *python_options, "-m", "antiphon"]
     command += ["serve", "--config", str(settings), "--port", str(port)]
     command += ["--store", f"sqlite:{folder / _DATABASE}", *flags]
-    variables = os.environ | _ENVIRONMENT | environment
+    environment = os.environ | _ENVIRONMENT
     with (folder / "log.txt").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=variables)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     try:
         _wait_until_up(process, port, folder)
         server = MeasuredServer(process.pid, port, folder, key)

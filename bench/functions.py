@@ -49,7 +49,7 @@ def _functions(perf_map: str) -> dict[int, str]:
 
 def main(case: str = "plain") -> None:
     """Print the table."""
-    with started(PYTHONPERFSUPPORT="1") as server:
+    with started("-X", "perf") as server:
         CASES[case](server)  # fills caches
         server.take_profile()
         requests = CASES[case](server)

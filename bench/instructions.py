@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -233,23 +233,24 @@ def _counts(kept: _Counts) -> Iterator[tuple[str, float]]:
 
 
 @contextmanager
-def started(**environment: str) -> Iterator[MeasuredServer]:
-    """Start a server over the scripted upstream, and count its instructions. ``environment``: more
-    variables of its environment."""
+def started(*python_options: str) -> Iterator[MeasuredServer]:
+    """Start a server over the scripted upstream, and count its instructions."""
     with (
         _upstream() as url,
-        _started(_config(url), "--stall-log-ms", "0", environment=environment) as server,
+        _started(_config(url), "--stall-log-ms", "0", python_options=python_options) as server,
     ):
         yield server
 
 
 @contextmanager
 def _started(
-    config: str, *flags: str, key: str | None = None, environment: Mapping[str, str] = {}
+    config: str, *flags: str, key: str | None = None, python_options: Sequence[str] = ()
 ) -> Iterator[MeasuredServer]:
     with (
         tempfile.TemporaryDirectory() as folder,
-        measured_server(config, Path(folder), *flags, key=key, environment=environment) as server,
+        measured_server(
+            config, Path(folder), *flags, key=key, python_options=python_options
+        ) as server,
     ):
         for _ in range(3):
             server.request("/v1/responses", _body())
