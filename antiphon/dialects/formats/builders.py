@@ -45,6 +45,13 @@ _ANY_TYPE = "|".join(_JSON_TYPES)
 _TYPE_WORDS = rf"\s*(?:(?:{_ANY_TYPE})(?:\[(?:{_ANY_TYPE})\])?\s*)?"
 
 
+#: Tags that models write around calls in place of those of their format.
+_WRAPPERS = (
+    *("tools", "tool", "tool_call", "tool_calls", "function_call", "function_calls"),
+    *("json", "JSON", "xml"),
+)
+
+
 class RowMetadata(TypedDict, total=False):
     """The fields of a format that only document it. They do not change how calls are parsed or
     written."""
@@ -167,10 +174,9 @@ def with_json(row: ToolFormat) -> ToolFormat:
     objects, lists and arguments."""
     states = dict(row.states)
     calls = states.get("calls")
-    if calls is not None and calls.reads == "between" and calls.then == START:
-        if "{" not in calls.skips:
-            states["calls"] = replace(calls, peek={**calls.peek, "{": "record"})
-            states["record"] = State(reads="record", on=calls.on, then="calls")
+    if calls is not None and _holds_calls(calls) and calls.then == START:
+        states["calls"] = replace(calls, peek={**calls.peek, "{": "record"})
+        states["record"] = State(reads="record", on=calls.on, then="calls")
     plain = dict(states)
     for name, state in plain.items():
         inside = state.peek.get("{") or (name if state.reads == "json" else "")
@@ -232,57 +238,38 @@ def with_function_tags(row: ToolFormat) -> ToolFormat:
     )
 
 
-def with_wrappers(row: ToolFormat, tags: tuple[str, ...]) -> ToolFormat:
-    """Add other tags that models write around the JSON objects of a format. ``tags``: the names of
-    the tags. They may also be plain text."""
-    opens = dict.fromkeys((f"<{tag}>" for tag in tags), "records")
-    ends = opens | {f"</{tag}>": START for tag in tags}
+def with_wrappers(row: ToolFormat) -> ToolFormat:
+    """Add other tags that models write around the calls of a format. The tags may also be plain
+    text."""
+    state = next((each for each in ("records", "calls") if _holds_calls(row.states.get(each))), "")
+    if not state or row.has_messages:
+        return row
+    opens = {f"<{tag}>": state for tag in _WRAPPERS}
+    ends = opens | {f"</{tag}>": START for tag in _WRAPPERS}
     states = {
         name: replace(row.states[name], on={**ends, **row.states[name].on})
-        for name in ("records", "record")
+        for name in {state, "record"} & row.states.keys()
     }
-    inner = row.inner | opens.keys()
+    inner = row.inner | (opens.keys() - row.opens.keys())
     return replace(row, opens={**opens, **row.opens}, inner=inner, states={**row.states, **states})
 
 
-def keyed_json_calls(
-    name: str, opening: str, closing: str, mark: str, **metadata: Unpack[RowMetadata]
-) -> ToolFormat:
-    """Build a tool format whose calls are a list of JSON objects with one key each. The key is the
-    tool's name, and its value is the arguments.
+def _holds_calls(state: State | None) -> bool:
+    """Return whether ``state`` is the one between the calls of a section."""
+    return state is not None and state.reads == "between"
 
-    ``opening``, ``closing``: the texts before and after the list.
-    """
-    ends = {opening: "calls", closing: START}
-    return ToolFormat(
-        name=name,
-        opens={opening: "calls"},
-        states={
-            "calls": State(
-                reads="between",
-                skips="[],;{}",
-                on=ends | {'"': "name"},
-                # Some models write JSON as most other models do.
-                peek=dict.fromkeys(
-                    ('{"name": "', '{"name":"', '{"type": "', '{"type":"'), "record"
-                ),
-            ),
-            "record": State(reads="record", on=ends, then="calls"),
-            "name": State(reads="name", on=ends | {'"': "colon"}),
-            "colon": State(reads="gap", on=ends | {":": "arguments"}, peek={"{": "arguments"}),
-            "arguments": State(reads="json", on=ends, then="calls"),
-        },
-        written=CallSyntax(
-            first=opening + "[",
-            before='{"',
-            between='": ',
-            after="}",
-            separator=", ",
-            last="]" + closing,
-        ),
-        mark=mark,
-        **metadata,
-    )
+
+def with_words(row: ToolFormat) -> ToolFormat:
+    """Add calls such as ``find(query="x")`` and ``find {"query": "x"}`` in the tags of a format
+    whose calls are JSON objects."""
+    records = row.states["records"]
+    states = {
+        "records": replace(records, then="name"),
+        "name": State(reads="name", on={**records.on, "(": "keywords"}, peek={"{": "arguments"}),
+        "keywords": State(reads="pairs", on=records.on, close=")", then="records"),
+        "arguments": State(reads="json", on=records.on, then="records"),
+    }
+    return replace(row, states={**row.states, **states})
 
 
 def json_call_syntax(
@@ -817,9 +804,11 @@ def _value_ends(
 
 
 def _doubles(value_end: str) -> dict[str, str]:
-    """Return how a model writes the closing tag ``value_end`` twice (``State.doubles``)."""
+    """Return how a model repeats the closing tag ``value_end`` (``State.doubles``)."""
     tag = value_end.strip()
-    return {f"{value_end}\n{tag}": f"<{tag[2:-1]}"} if tag.startswith("</") else {}
+    if not tag.startswith("</"):
+        return {}
+    return {value_end + f"\n{tag}" * count: f"<{tag[2:-1]}" for count in (1, 2)}
 
 
 def _value_state(
@@ -1059,6 +1048,7 @@ def cdata_tags(name: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
     called = _named([opening], '"')
     on_value, value_ends = _value_ends(end, {key: ('"',)}, "", closing, again=called)
     quotes = _quotations(_named([opening], ['">']), (key,), closing, ("", ""), (end,), ("]]>",))
+    value = _value_state("value", end, on_value, value_ends, quotes)
     raw = dict.fromkeys(('"><![CDATA[', '">\n<![CDATA['), "raw")
     row = replace(
         row,
@@ -1067,7 +1057,13 @@ def cdata_tags(name: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
             **row.states,
             "parameters": _gap_state(end, ends | {key: "key"}, value_ends),
             "key": replace(row.states["key"], on={**row.states["key"].on, **raw}),
-            "value": _value_state("value", end, on_value, value_ends, quotes),
+            # Models also write the end of a section of CDATA that they did not begin.
+            "value": replace(
+                value,
+                on={**value.on, f"]]>{end}": "parameters"},
+                ends={**value.ends, f"]]>{end}": value_ends[end]},
+                doubles={**value.doubles, f"]]>{end}": "<![CDATA["},
+            ),
             "raw": _cdata_state(key, end, closing, value_ends[end], quotes),
         },
     )

@@ -27,7 +27,6 @@ from .builders import (
     json_call_syntax,
     json_calls,
     key_value_tags,
-    keyed_json_calls,
     mistral_calls,
     plamo_calls,
     python_calls,
@@ -41,6 +40,7 @@ from .builders import (
     with_function_tags,
     with_json,
     with_section,
+    with_words,
     with_wrappers,
 )
 from .types import START, CallSyntax, State, ToolFormat
@@ -68,8 +68,6 @@ _LONGCAT = key_value_tags(
     source="its makers' parser",
 )
 _CALL = r"<\|function_call\|>"
-#: Tags that models of the Hermes format write in place of its own.
-_WRAPPERS = ("tools", "tool", "function_call", "json", "JSON", "xml")
 _GIGACHAT = json_calls(
     "gigachat3",
     (
@@ -81,17 +79,19 @@ _GIGACHAT = json_calls(
     mark="role_sep",
     models="GigaChat 3",
 )
-_LLAMA = with_function_tags(
-    json_calls(
-        "llama3_json",
-        ("<|python_tag|>",),
-        json_call_syntax("; ", "parameters"),
-        closes=("<|python_end|>",),
-        bare="{",
-        # Command R's lists of actions look the same, but cannot express "no call": exclude them.
-        mark=r'(?s)\A(?!.*Action:).*?("parameters":|<\|python_tag\|>)',
-        models="Llama 3.1, 3.2, 3.3, 4",
-        aliases=("llama3", "llama4_json", "llama_3_x"),
+_LLAMA = with_words(
+    with_function_tags(
+        json_calls(
+            "llama3_json",
+            ("<|python_tag|>",),
+            json_call_syntax("; ", "parameters"),
+            closes=("<|python_end|>",),
+            bare="{",
+            # Command R's lists of actions look the same, but cannot express "no call".
+            mark=r'(?s)\A(?!.*Action:).*?("parameters":|<\|python_tag\|>)',
+            models="Llama 3.1, 3.2, 3.3, 4",
+            aliases=("llama3", "llama4_json", "llama_3_x"),
+        )
     )
 )
 #: It may also write its list of calls in a fenced code block after some text.
@@ -112,7 +112,7 @@ _PYTHON = {"<|python_start|>": START, "<|python_end|>": START}
 _MIMO = "<parameter=example_parameter_1>value_1|<tool_call><function="
 #: Rows with more specific marks come first: detection takes the first match.
 TOOLS: Mapping[str, ToolFormat] = {
-    row.name: with_json(row)
+    row.name: with_json(with_wrappers(row))
     for row in (
         invoke_tags(
             "deepseek_v32",
@@ -376,11 +376,19 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="Command R7B, Command A",
             aliases=("cohere_command3", "cohere_command4", "command_r7b"),
         ),
-        keyed_json_calls(
+        json_calls(
             "apertus",
-            "<|tools_prefix|>",
-            "<|tools_suffix|>",
-            r"<\|tools_prefix\|>",
+            ("<|tools_prefix|>",),
+            CallSyntax(
+                first="<|tools_prefix|>[",
+                before='{"',
+                between='": ',
+                after="}",
+                separator=", ",
+                last="]<|tools_suffix|>",
+            ),
+            closes=("<|tools_suffix|>",),
+            mark=r"<\|tools_prefix\|>",
             models="Apertus",
             aliases=("apertus2509",),
         ),
@@ -472,7 +480,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="RWKV 7",
             source=_PLUGIN,
         ),
-        with_wrappers(
+        with_words(
             with_function_tags(
                 json_calls(
                     "hermes",
@@ -498,8 +506,7 @@ TOOLS: Mapping[str, ToolFormat] = {
                     ),
                     source="the template of Qwen 3",
                 )
-            ),
-            _WRAPPERS,
+            )
         ),
         json_calls(
             "nemotron_json",

@@ -60,6 +60,8 @@ class JsonCallReader:
     - The name and the arguments may stand in an inner object under the key ``function``, or in a
       message of the Chat Completions API: under the key ``tool_calls``, for example.
     - Arguments that stand before the name are held back until the name is complete.
+    - If tags mark the call, the only key may be the name, and its value the arguments, as in
+      ``{"f": {"city": "Paris"}}``.
     - If no key holds the arguments, all other fields are the arguments, as in ``{"name": "f",
       "city": "Paris"}``. Otherwise the other fields do not belong to the call, and the parser emits
       them after the call as text of the answer.
@@ -76,6 +78,7 @@ class JsonCallReader:
         self._early_arguments: list[str] = []
         self._has_arguments = False
         self._has_argument_text = False
+        self._is_key_name = False  # whether the key of the arguments is the name of the tool
         #: The current field as the model wrote it; None if it is the name or the arguments.
         self._field: list[str] | None = None
         self._field_length = 0
@@ -175,8 +178,12 @@ class JsonCallReader:
 
     def _end_key(self, at: int) -> int:
         self._key, self._step = "".join(self._text), self._read_colon
-        is_expected = self._key in _KNOWN_KEYS or (self._call.name and self._call.is_likely)
-        return at if is_expected else self._fail(at)
+        if self._key in _KNOWN_KEYS or (self._call.name and self._call.is_likely):
+            return at
+        if self._call.is_bare or self._fields:
+            return self._fail(at)
+        self._call.name, self._key, self._is_key_name = self._key, "arguments", True
+        return at
 
     def _read_colon(self, text: str, at: int) -> int:
         at = match_end(_BLANK, text, at)
@@ -192,6 +199,8 @@ class JsonCallReader:
         if at == len(text):
             return at
         char = text[at]
+        if self._is_key_name and char != "{" and not self._call.tool_named(self._call.name):
+            return self._fail(at)
         if self._key in _CALL_KEYS and char in "{[" and not self._call.name:
             self._end_message()
             self._depth, self._field, self._step = 0, None, self._read_opening

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 
-from antiphon.dialects.formats.types import ParameterSyntax
 from antiphon.dialects.json_stream import PLAIN_QUOTES, StringDecoder, match_end
 
 from .argument_values import string_decoder
@@ -36,8 +35,8 @@ _MAX_PREFIX = 2
 
 class KeywordArgumentReader:
     """Reads arguments of the form ``key=value, …)`` or ``key:value, …}`` incrementally, up to the
-    closing bracket ``close``. ``form``: how the tool format writes one argument. ``quote``: the
-    text of the format's quote, or ``""``.
+    closing bracket ``close``. ``sign``: the text between key and value. ``quote``: the text of the
+    format's quote, or ``""``.
 
     A quote ends a string only if a comma or a bracket follows it, because models do not escape the
     quotes inside. After the value of a Python keyword, another keyword or the end of the call must
@@ -46,11 +45,9 @@ class KeywordArgumentReader:
     follows. A quote of the format that opens nothing is dropped.
     """
 
-    def __init__(
-        self, target: CallBuilder, form: ParameterSyntax, close: str, quote: str = ""
-    ) -> None:
+    def __init__(self, target: CallBuilder, sign: str, close: str, quote: str = "") -> None:
         self._target = target
-        self._key_ends = ":=" if form.json == ":" else form.json
+        self._key_ends = ":=" if sign == ":" else sign
         self._quote_text = quote
         self._blank: list[str] = []  # white space after a quote that may end a string
         self._is_keyword = False  # whether the current value belongs to a Python keyword

@@ -9,9 +9,9 @@ terminal can consist of both special tokens and text.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-
-from msgspec.structs import replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
 
 from antiphon.dialects.formats.types import (
     END,
@@ -25,7 +25,6 @@ from antiphon.dialects.formats.types import (
     UNWRAPPED,
     WHOLE_ANSWER,
     WHOLE_OPENS,
-    Quotation,
     ReasoningFormat,
     Sequences,
     State,
@@ -59,6 +58,39 @@ _PLAIN_NAME = re.compile(r"[\w.\-$:/]+")
 _NAME = re.compile("([\"']?)([^<>{\"'\n\ud800-\udfff]{0,64})")
 
 
+#: Texts that may follow a terminal, as a tree: a part of a sequence (``Sequences``), with marks in
+#: place of special tokens → the parts that may follow it. The part "" ends a sequence.
+Tree = Mapping[str, Any]
+
+
+def _tree(sequences: Sequences, mark: Callable[[str], str]) -> Tree:
+    tree: dict[str, Any] = {}
+    for parts in sequences:
+        node = tree
+        for part in parts:
+            node = node.setdefault(mark(part.strip()), {})
+        node[""] = {}
+    return tree
+
+
+def _any(results: Iterable[bool | None]) -> bool | None:
+    """Return True if a result is true, otherwise None if one is unknown, and False if none is."""
+    found: bool | None = False
+    for result in results:
+        if result:
+            return True
+        found = None if result is None else found
+    return found
+
+
+class QuotedCall(NamedTuple):
+    """A ``Quotation`` of a state, with marks in place of special tokens."""
+
+    begins: Tree
+    closes: tuple[str, ...]
+    follows: Tree
+
+
 class Continuation:
     """Decides whether a terminal ends a value, from the text that follows it.
 
@@ -81,34 +113,37 @@ class Continuation:
         self._parameters = parameters
         self._is_wrapped = is_wrapped
         self._closing = closing
+        self._is_over = False
 
-    def matches(self, sequences: Sequences, at: int) -> bool | None:
-        """Return whether one of ``sequences`` stands at the position ``at``. Returns None if this
-        depends on text that has not arrived yet."""
-        results = [self._match(parts, at) for parts in sequences]
-        return True if True in results else None if None in results else False
+    def matches(self, tree: Tree, at: int, *, is_over: bool = False) -> bool | None:
+        """Return whether one of the sequences of ``tree`` stands at the position ``at``. Returns
+        None if this depends on text that has not arrived yet. ``is_over``: whether the reply must
+        end after it."""
+        self._is_over = is_over
+        return self._find(tree, at)
 
-    def _match(self, parts: tuple[str, ...], at: int) -> bool | None:
-        matched: bool | None = True
-        for n, part in enumerate(parts):
-            if part == STRAY:
-                return self._match_later(parts[n + 1 :], at)
-            match_part = self._match_name if part in (NAME, PARAMETER) else self._match_literal
-            matched, at = match_part(part, at)
-            if not matched:
-                break
-        return matched
+    def _find(self, tree: Tree, at: int) -> bool | None:
+        return _any(self._match(part, following, at) for part, following in tree.items())
 
-    def _match_later(self, parts: tuple[str, ...], at: int) -> bool | None:
-        """Match a text in which the value's closing tag does not occur, and ``parts`` after it."""
+    def _match(self, part: str, following: Tree, at: int) -> bool | None:
+        if part == STRAY:
+            return _any(self._match_later(*each, at) for each in following.items())
+        if part == "" and not self._is_over:
+            return True
+        match_part = self._match_name if part in (NAME, PARAMETER) else self._match_literal
+        matched, at = match_part(part or END, at)
+        return self._find(following, at) if matched and following else matched
+
+    def _match_later(self, part: str, following: Tree, at: int) -> bool | None:
+        """Match a text in which the value's closing tag does not occur, and ``part`` after it."""
         limit = min(len(self._text), at + _MAX_STRAY)
         stop = self._text.find(self._closing, at, limit)
-        found = -1 if parts[0] == END else self._text.find(parts[0], at, limit)
+        found = -1 if part == END else self._text.find(part, at, limit)
         if 0 <= found and (stop < 0 or found < stop):
-            return self._match(parts, found)
+            return self._match(part, following, found)
         if stop >= 0 or limit == at + _MAX_STRAY:
             return False
-        return parts[0] == END if self._is_final else None
+        return part == END if self._is_final else None
 
     def _match_name(self, part: str, at: int) -> tuple[bool | None, int]:
         found = _NAME.match(self._text, self._skip_blank(at))
@@ -149,12 +184,28 @@ class StateTerminals:
     """The terminals of one parser state: the texts and special tokens that lead to other states.
 
     ``transitions``: terminal → its transition. The string of a terminal contains a mark in place of
-    each special token. ``state``: the state, with marks in the fields that say how a value ends.
+    each special token. ``ends``, ``closing``, ``quotes``, ``doubles``: how a value ends, as in
+    ``state``, the state's row in the table. ``mark``: puts marks in place of special tokens.
     """
 
-    def __init__(self, transitions: Mapping[str, Transition], state: State = _OUTSIDE) -> None:
+    def __init__(
+        self,
+        transitions: Mapping[str, Transition],
+        state: State = _OUTSIDE,
+        mark: Callable[[str], str] = str,
+    ) -> None:
         self.transitions = transitions
-        self.state = state
+        self.ends = {mark(each): _tree(found, mark) for each, found in state.ends.items()}
+        self.closing = mark(state.closing)
+        self.quotes = {
+            mark(each): QuotedCall(
+                _tree(found.begins, mark),
+                tuple(map(mark, found.closes)),
+                _tree(found.follows, mark),
+            )
+            for each, found in state.quotes.items()
+        }
+        self.doubles = {mark(each): opening for each, opening in state.doubles.items()}
         longest_first = sorted(transitions, key=len, reverse=True)
         # Special tokens without a transition are matched too: they are dropped and never text.
         self._pattern = re.compile("|".join([*map(re.escape, longest_first), _MARK.pattern]))
@@ -208,7 +259,7 @@ class Lexer:
         self._literals = {mark: literal for literal, mark in self._marks_by_literal.items()}
         self._literals[QUOTE] = quote
         #: The format's quote, with marks in place of its special tokens.
-        self.quote = _substitute_marks(quote, self._marks_by_literal)
+        self.quote = self.mark(quote)
         #: Id of a special token → its mark, or "" if no format uses the token.
         self.marks: Mapping[int, str] = self._marks_by_id(tokenizer, reasoning)
         #: Token id → text. The detokenizers that share this lexer add entries.
@@ -217,8 +268,7 @@ class Lexer:
         self.end_marks = frozenset(filter(None, map(self.marks.get, tokenizer.end_ids)))
         #: The terminals that close the reasoning.
         self.reasoning_ends = frozenset(
-            _substitute_marks(literal, self._marks_by_literal)
-            for literal in (() if reasoning is None else reasoning.close)
+            self.mark(literal) for literal in (() if reasoning is None else reasoning.close)
         )
         #: State → its terminals.
         self.states: Mapping[str, StateTerminals] = self._terminals(transitions, reasoning, tools)
@@ -255,50 +305,28 @@ class Lexer:
         result, a mark (a character that no text can contain) stands for each special token.
         """
         marked = {
-            state: {
-                _substitute_marks(literal, self._marks_by_literal): transition
-                for literal, transition in on.items()
-            }
+            state: {self.mark(literal): transition for literal, transition in on.items()}
             for state, on in transitions.items()
         }
         if reasoning is not None and not reasoning.keeps_reasoning:
             # In the middle of an answer, a tag that would open reasoning or an answer is plain
             # text, except if it contains a special token.
             for literal in (*reasoning.open, reasoning.answer[0]):
-                tag = _substitute_marks(literal, self._marks_by_literal)
+                tag = self.mark(literal)
                 if not is_special(tag):
                     marked[TEXT].pop(tag, None)
         states: Mapping[str, State] = {} if tools is None else tools.states
+        mark = cache(self.mark)  # the sequences of a state have many parts in common
         return {
-            name: StateTerminals(on, self._mark_state(states.get(name, _OUTSIDE)))
+            name: StateTerminals(on, states.get(name, _OUTSIDE), mark)
             for name, on in marked.items()
         }
 
-    def _mark_state(self, state: State) -> State:
-        """Return ``state`` with a mark in place of each special token, in the fields that say how a
-        value ends."""
-        return replace(
-            state,
-            ends={self._mark(each): self._mark_all(found) for each, found in state.ends.items()},
-            closing=self._mark(state.closing),
-            quotes={
-                self._mark(each): Quotation(
-                    begins=self._mark_all(found.begins),
-                    closes=tuple(map(self._mark, found.closes)),
-                    follows=self._mark_all(found.follows),
-                )
-                for each, found in state.quotes.items()
-            },
-            doubles={self._mark(each): opening for each, opening in state.doubles.items()},
-        )
-
-    def _mark(self, literal: str) -> str:
+    def mark(self, literal: str) -> str:
         """Return ``literal`` with a mark in place of each special token."""
-        return _substitute_marks(literal, self._marks_by_literal)
-
-    def _mark_all(self, sequences: Sequences) -> Sequences:
-        """Return ``sequences`` with a mark in place of each special token."""
-        return tuple(tuple(self._mark(part.strip()) for part in parts) for parts in sequences)
+        for special, mark in self._marks_by_literal.items():
+            literal = literal.replace(special, mark)
+        return literal
 
     def is_dropped(self, token: int) -> bool:
         """Return whether ``token`` is a special token that the parser drops, because no format uses
@@ -337,14 +365,6 @@ def _assign_marks(
     return {literal: chr(ord(QUOTE) + n) for n, literal in enumerate(literals[:2000], start=1)}
 
 
-def _substitute_marks(literal: str, marks: Mapping[str, str]) -> str:
-    """Replace each special token in ``literal`` with its mark, the character that stands for it.
-    ``marks``: text of a special token → its mark."""
-    for special, mark in marks.items():
-        literal = literal.replace(special, mark)
-    return literal
-
-
 def terminals_of(reasoning: ReasoningFormat | None, tools: ToolFormat | None) -> frozenset[str]:
     """Return the terminals of a reasoning format and a tool format: all texts that have a meaning
     in one of them. A special token in a terminal is written as its text."""
@@ -355,16 +375,10 @@ def _transitions(
     reasoning: ReasoningFormat | None, tools: ToolFormat | None
 ) -> dict[str, dict[str, Transition]]:
     """Return a mapping: parser state → terminal → next state."""
-    if reasoning is not None and reasoning.keeps_reasoning:
-        reasoning = None
-    begin = {} if reasoning is None else dict.fromkeys(reasoning.open, THINKING)
-    end = () if reasoning is None else reasoning.close
-    frames = (
-        ()
-        if reasoning is None
-        else tuple(filter(None, (*reasoning.answer, reasoning.header, *reasoning.frames)))
-    )
-    answer_starts = () if reasoning is None else reasoning.leads
+    if reasoning is None or reasoning.keeps_reasoning:
+        reasoning = ReasoningFormat(name="", mark="")
+    begin, end = dict.fromkeys(reasoning.open, THINKING), reasoning.close
+    frames = tuple(filter(None, (*reasoning.answer, reasoning.header, *reasoning.frames)))
     opens = {} if tools is None else dict(tools.opens)
     inner = frozenset[str]() if tools is None else tools.inner
     outer = {literal: to for literal, to in opens.items() if literal not in inner}
@@ -381,7 +395,7 @@ def _transitions(
     }
     transitions = {
         START: _transitions_to(
-            strays | dict.fromkeys((*answer_starts, *frames, *end), START) | starts | begin
+            strays | dict.fromkeys((*reasoning.leads, *frames, *end), START) | starts | begin
         ),
         TEXT: _transitions_to(
             dict.fromkeys((*frames, *end), START if has_messages else TEXT)
@@ -390,9 +404,8 @@ def _transitions(
         ),
         THINKING: _transitions_to(outer | begin | dict.fromkeys(end, START)),
     }
-    if reasoning is not None:
-        transitions[START] |= _transitions_to(dict.fromkeys(reasoning.bare_open, THINKING))
-    if has_messages and reasoning is not None and reasoning.answer[0]:
+    transitions[START] |= _transitions_to(dict.fromkeys(reasoning.bare_open, THINKING))
+    if has_messages and reasoning.answer[0]:
         # A message to the user is text, whatever it begins with.
         transitions[START] |= _transitions_to({reasoning.answer[0]: TEXT})
     if tools is not None and not has_messages:
@@ -405,8 +418,10 @@ def _transitions(
     for name, state in ({} if tools is None else {**WHOLE_ANSWER, **states}).items():
         # In the state "whole rest", a closing tag of a call is dropped: the answer is the JSON of a
         # call, and the model has written only the closing one of the two tags around it.
-        on = {**strays, **state.on} if name == "whole rest" else state.on
-        on = {**dict.fromkeys(_quoted_tags(state), name), **on}
+        more = strays if name == "whole rest" else {}
+        if name in states:  # a draft of a call may break off where the reasoning ends
+            more = dict.fromkeys(end, START)
+        on = {**more, **dict.fromkeys(_quoted_tags(state), name), **state.on}
         transitions[name] = _transitions_to(on) | _transitions_to(state.peek, is_peek=True)
         if tools is not None and tools.quote and state.reads in ("pairs", "elements"):
             transitions[name][tools.quote] = (name, False)

@@ -14,14 +14,12 @@ from itertools import repeat
 
 from antiphon.dialects.detokenizer import Detokenizer, TokenOrigins, wire_logprob
 from antiphon.dialects.formats.types import (
-    END,
     RESULT,
     START,
     TEXT,
     THINKING,
     WHOLE_ANSWER,
     ContentKind,
-    Quotation,
     ReasoningFormat,
     ToolFormat,
 )
@@ -30,7 +28,7 @@ from antiphon.inference.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.stream.deltas import Delta, FinishReason
 
 from .delta_builder import ParserDeltaBuilder
-from .lexer import QUOTE, Continuation, Lexer, is_special, strip_marks
+from .lexer import QUOTE, Continuation, Lexer, QuotedCall, is_special, strip_marks
 from .state_readers import Reader, reader_for
 from .tool_call import CallBuilder, ToolShape
 
@@ -116,7 +114,7 @@ class _Draft:
     follows it. Its deltas are held back.
 
     - ``position``: where it starts in the reply. ``text``: the text that was read since then.
-    - ``token_count``: how many tokens were read since then.
+    - ``tokens``: where the tokens that were read since then start.
     - ``reasoning_tokens``: how many tokens of reasoning were counted before.
     - ``length``: how many deltas to keep, if the reply may have only one call; otherwise None.
     - ``is_answer``: whether it is an answer of JSON.
@@ -127,7 +125,7 @@ class _Draft:
         self.is_answer = is_answer
         self.text: list[str] = []
         self.text_length = 0
-        self.token_count = 0
+        self.tokens: list[int] = []
         self.reasoning_tokens = reasoning_tokens
         self.length: int | None = None
 
@@ -205,7 +203,7 @@ class FormatParser:
         #: Whether the current text quotes the tags of a call. Its other tags are then text, too.
         self._quotes_tags = False
         #: The calls that the current value quotes. Each one stands in a value of the one before it.
-        self._quoted: list[Quotation] = []
+        self._quoted: list[QuotedCall] = []
         self._draft: _Draft | None = None
         #: Whether an answer of JSON may be a call: nothing precedes it, and JSON was not asked for.
         self._may_be_whole = not json_answer
@@ -255,6 +253,8 @@ class FormatParser:
             self._scan(self._detokenizer.finish(), final=True)
         if is_cut:
             self._reject_cut_draft()  # the text that was held back may contain a call, too
+        else:
+            self._reject_open_draft()
         if not self.done:
             self._end_reply(is_cut=is_cut)
         self._keep_draft()
@@ -378,39 +378,36 @@ class FormatParser:
         if self._reader is None or (self._is_quote(terminal) and not self._quoted):
             return False
         terminals = self._lexer.states[self._state]
-        state = terminals.state
         if not self._reader.in_string:  # tags of quoted calls are text here, too
-            return bool(state.quotes) and terminals.transitions.get(terminal) == (
+            return bool(terminals.quotes) and terminals.transitions.get(terminal) == (
                 self._state,
                 False,
             )
         is_last = len(self._buffer) == len(terminal)
         if terminal in self._lexer.end_marks and is_last:
             return False if final else None
-        sequences = state.ends.get(terminal, ())
         continuation = Continuation(
             self._buffer,
             is_final=final,
             parameters=None if self._call is None else self._call.missing_parameters,
             is_wrapped=self._markup.is_wrapped,
-            closing=state.closing,
+            closing=terminals.closing,
         )
-        quotation = state.quotes.get(terminal)
+        quotation = terminals.quotes.get(terminal)
         if quotation is not None and self._may_quote(quotation):
             begins = continuation.matches(quotation.begins, len(terminal))
             if begins:
                 self._quoted.append(quotation)
             return None if begins is None else True
-        if self._quoted:
-            sequences = tuple((*parts, END) for parts in sequences)
-        matched = continuation.matches(sequences, len(terminal))
-        if matched and terminal in state.doubles:
-            return not self._is_doubled(state.doubles[terminal])
+        ends = terminals.ends.get(terminal, {})
+        matched = continuation.matches(ends, len(terminal), is_over=bool(self._quoted))
+        if matched and terminal in terminals.doubles:
+            return not self._is_doubled(terminals.doubles[terminal])
         if matched is False and self._quoted and terminal in self._quoted[-1].closes:
             return self._end_quoted(continuation, terminal)
         return None if matched is None else not matched
 
-    def _may_quote(self, quotation: Quotation) -> bool:
+    def _may_quote(self, quotation: QuotedCall) -> bool:
         """Return whether a terminal may begin a quoted call. In a section of calls that is quoted,
         only the beginning of another section is one."""
         return not self._quoted or {*quotation.closes} <= {*self._quoted[-1].closes}
@@ -557,12 +554,19 @@ class FormatParser:
         if to == self._state and self._content_kind == "value":
             self._skip_terminal(terminal)  # it joins two parts of a value
             return
-        self._markup.is_bare &= not is_special(terminal)
+        self._markup.is_bare &= not is_special(terminal) and not self._opens_call(terminal)
         if not is_left:
             self._skip_terminal(terminal)
         self._enter(to)
         if self._ends_last_call(terminal):
             self._end_last_call()
+
+    def _opens_call(self, terminal: str) -> bool:
+        """Return whether ``terminal`` opens a call, and is never plain text."""
+        tools, literal = self._tools, self._lexer.spell_out(terminal)
+        if tools is None or tools.doubtful:
+            return False
+        return literal in tools.opens and literal not in tools.inner
 
     def _ends_last_call(self, terminal: str) -> bool:
         """Return whether ``terminal`` closes a call that is already complete, and so belongs to
@@ -589,15 +593,13 @@ class FormatParser:
             self._reject_answer()
             return
         self._begin_draft(to)
-        tools = self._tools
-        may_be_text = tools is not None and (
-            tools.doubtful or self._lexer.spell_out(terminal) in tools.inner
-        )
+        tools, is_sure = self._tools, self._opens_call(terminal)
         self._markup = _Markup(
             self._state,
             self._position,
-            is_bare=is_peek or may_be_text or to in WHOLE_ANSWER,
-            is_wrapped=(self._states[to].reads, self._states[to].then) == ("between", START),
+            is_bare=is_peek or not is_sure,
+            is_wrapped=is_sure
+            and (self._states[to].reads, self._states[to].then) == ("between", START),
         )
         if not is_peek:
             self._markup.add_terminal(self._take_buffer(len(terminal)))
@@ -627,7 +629,7 @@ class FormatParser:
         self._sink.add_reasoning(self._lexer.spell_out("".join(draft.text)))
         # Tokens of reasoning inside the draft were counted already.
         self.reasoning_tokens = max(
-            self.reasoning_tokens, draft.reasoning_tokens + draft.token_count
+            self.reasoning_tokens, draft.reasoning_tokens + len(draft.tokens)
         )
         self._take_buffer(len(terminal))
         self._sink.mark_reasoning_tag()
@@ -660,13 +662,29 @@ class FormatParser:
                 self._take_buffer(len(self._buffer))
             self._reject_draft("", THINKING)
 
+    def _reject_open_draft(self) -> None:
+        """Read the reply again after the closing tag of the reasoning, if this tag stands in the
+        last call of the draft, and this call has no end: the model has broken off its draft."""
+        draft = self._draft
+        if draft is None or draft.is_answer or self._call is None:
+            return
+        text = self._lexer.mark("".join(draft.text)) + self._buffer
+        found = [(text.find(tag), tag) for tag in self._lexer.reasoning_ends if tag in text]
+        if not found:
+            return
+        at, terminal = min(found)
+        self._position, self._buffer, draft.text = draft.position + at, text[at:], [text[:at]]
+        draft.tokens = [start for start in draft.tokens if start < self._position]
+        self._reject_draft(terminal)
+        self._scan("", final=True)
+
     def _count_draft(self) -> None:
         """Count a token of the draft. If the draft is long, decide what it is: what is held back is
         bounded."""
         draft = self._draft
         if draft is None:
             return
-        draft.token_count += 1
+        draft.tokens.append(self._position + len(self._buffer))
         if draft.text_length <= _DRAFT_LIMIT:
             return
         if draft.is_answer and not (self._call is not None and self._call.has_started):
@@ -878,12 +896,13 @@ class FormatParser:
         markup = self._markup
         is_text |= markup.is_text
         text, start = self._uncalled_text(self._position, is_text=is_text)
+        is_empty = not markup.is_bare and "".join("".join(markup.plain_text).split()) == "[]"
         has_tags = markup.has_tags
         markup.clear()
         self._header_name = ""
         self._state = state if markup.call_count or state == THINKING else markup.origin
         has_text = strip_marks(text).strip(_BETWEEN if markup.call_count else _BLANK)
-        if not is_text and not has_text:
+        if not is_text and (is_empty or not has_text):
             return
         self._quotes_tags |= has_tags
         if self._emit_uncalled(text, start, self._position) and self._state != THINKING:
@@ -969,7 +988,7 @@ class FormatParser:
         """Whether the reply stopped inside a value that contains a possible closing tag."""
         value = "".join(self._markup.text)
         is_open = self._reader is not None and self._reader.in_string
-        tags = map(self._lexer.spell_out, self._lexer.states[self._state].state.ends)
+        tags = map(self._lexer.spell_out, self._lexer.states[self._state].ends)
         return is_open and any(tag in value for tag in tags)
 
     # --- text -------------------------------------------------------------------------------------

@@ -377,10 +377,9 @@ def _reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:
         case "value" | "literal" | "string":
             return _LiteralReader(call, trims=form.trims)
         case "pairs":
-            parameter = form.written.parameter
-            assert parameter is not None
-            close = state.close or form.written.after[0]
-            return KeywordArgumentReader(call, parameter, close, form.quote)
+            parameter, close = form.written.parameter, state.close or form.written.after[0]
+            sign = "=" if parameter is None else parameter.json
+            return KeywordArgumentReader(call, sign, close, form.quote)
         case "elements":
             return XmlArgumentReader(call, form.quote)
     return _READERS[state.reads](call)

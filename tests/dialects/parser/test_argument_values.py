@@ -88,10 +88,10 @@ def read_pairs(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
     how = TOOLS[form].written
     assert how.parameter is not None
     whole, single = RecordingTarget(), RecordingTarget()
-    reader = KeywordArgumentReader(whole, how.parameter, how.after[0])
+    reader = KeywordArgumentReader(whole, how.parameter.json, how.after[0])
     taken = reader.read(text)
     reader.finish()
-    slow = KeywordArgumentReader(single, how.parameter, how.after[0])
+    slow = KeywordArgumentReader(single, how.parameter.json, how.after[0])
     for char in text:
         slow.read(char)
     slow.finish()
@@ -138,7 +138,7 @@ def test_text_after_a_quote_is_read_once() -> None:
     how = TOOLS["pythonic"].written
     assert how.parameter is not None
     target = RecordingTarget()
-    reader = KeywordArgumentReader(target, how.parameter, how.after[0])
+    reader = KeywordArgumentReader(target, how.parameter.json, how.after[0])
     reader.read("a='x', so b=2)")
     reader.finish()
     assert target.events == [("key", "a"), ("string", "x', so b=2)"), ("end", "")]

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import State
@@ -50,6 +51,12 @@ RECORD_FORMATS = sorted(
     if re.search(r'"(?:tool_)?name": ', write_calls(TOOLS[name], [("now", {})]))
 )
 UNMARKED = frozenset({"llama3_json", "xlam"})
+#: Formats in whose calls stands an opening tag that may also be text.
+INNER_FORMATS = sorted(
+    name
+    for name in TAG_FORMATS
+    if any(tag in write_calls(TOOLS[name], [("now", {})]) for tag in TOOLS[name].inner)
+)
 
 
 def found_in(
@@ -134,7 +141,7 @@ SECTIONS = sorted(
     and "fence record" in row.states[row.opens[opening]].on.values()
 )
 #: Formats in whose tags no JSON with the name and the arguments may stand.
-OTHER_SECTIONS = {"apertus", "beam", "cwm", "functionary", "llm_jp", "minicpm5", "muse"}
+OTHER_SECTIONS = {"beam", "cwm", "functionary", "llm_jp", "minicpm5", "muse"}
 
 
 @pytest.mark.parametrize(
@@ -158,7 +165,7 @@ def test_all_formats_with_a_section_read_json_in_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted({*JSON_FORMATS, *TAG_FORMATS} - {*RECORD_FORMATS, "deepseek_v3"})
+    "name", sorted({*JSON_FORMATS, *TAG_FORMATS} - {*RECORD_FORMATS, "apertus", "deepseek_v3"})
 )
 def test_arguments_in_a_fenced_code_block(name: str) -> None:
     for arguments in (
@@ -315,7 +322,7 @@ def test_an_array_in_tags_without_its_end(name: str) -> None:
     assert calls_in(name, output) == [("search", {"tags": ["a", {"c": "b"}]})]
 
 
-@pytest.mark.parametrize("name", [name for name in TAG_FORMATS if TOOLS[name].inner])
+@pytest.mark.parametrize("name", INNER_FORMATS)
 def test_text_after_a_call_without_its_section(name: str) -> None:
     form = TOOLS[name]
     output = write_calls(form, [("search", {"query": "a"})])
@@ -365,6 +372,13 @@ def test_a_tag_that_closes_itself(name: str) -> None:
         ("hermes", "<tool_call>\n```json\nRECORD\n```\n</tool_call>"),
         ("hermes", "<tools>\nRECORD\n</tools>"),
         ("hermes", "<function_call>RECORD</function_call>"),
+        ("hermes", "<tool_calls>\n<tool_call>\nRECORD\n</tool_call>\n</tool_calls>"),
+        ("hermes", '<tool_call>{"search": ARGUMENTS}</tool_call>'),
+        ("hermes", '<tool_call>\n[{"search": ARGUMENTS}]\n</tool_calls>'),
+        ("hermes", "<tool_call>\nsearch ARGUMENTS\n</tool_call>"),
+        ("hermes", "<tool_call>\nsearch(query='a')\n</tool_call>"),
+        ("hermes", '<tool_call>[search(query="a")]</tool_call>'),
+        ("llama3_json", '<|python_tag|>search(query="a")'),
         ("hermes", '{"tool_calls": [RECORD]}'),
         ("mistral", "[TOOL_CALLS] [RECORD][/TOOL_CALLS]"),
         ("mistral_v13", "[TOOL_CALLS]search[ARGS]ARGUMENTS[/TOOL_CALLS]"),
@@ -816,3 +830,69 @@ def test_a_parameter_without_a_name() -> None:
     assert json.loads(found["arguments"]) == {"query": "a"}
     for without_key in ("<arg_value>a</arg_value>", "\n<arg_value>a</arg_value>"):
         found_in("glm45", f"<tool_call>find{without_key}</tool_call>", shapes)
+
+
+@pytest.mark.parametrize("tag", ["tools", "tool_calls", "function_calls", "json"])
+@pytest.mark.parametrize("name", ["qwen3_coder", "minimax_m2", "glm45", "hermes"])
+def test_other_tags_around_calls(name: str, tag: str) -> None:
+    """In an answer without calls, such a tag is text. A value may end before its closing tag."""
+    form, call = TOOLS[name], ("search", {"query": "a"})
+    written = write_calls(replace(form, written=replace(form.written, first="", last="")), [call])
+    output = f"One.\n<{tag}>\n{written}\n</{tag}>\nTwo."
+    assert found_in(name, output) == [
+        {"message": "One."},
+        {"call": "search", "arguments": '{"query": "a"}'},
+        {"message": "Two."},
+    ]
+    for text in (f"The tag <{tag}> opens it.", f"<{tag}>\n{{}}\n</{tag}>"):
+        assert found_in(name, text) == [{"message": text}]
+
+
+@pytest.mark.parametrize("output", ['{"find": {"query": "a"}}', 'find(query="a")'])
+def test_other_shapes_of_calls_of_unknown_functions_are_text(output: str) -> None:
+    text = f"<tool_call>{output}</tool_call>"
+    assert found_in("hermes", text) == [{"message": text}]
+
+
+@pytest.mark.parametrize("name", ["nemotron_json", "granite", "apertus"])
+def test_an_empty_list_of_calls_is_no_text(name: str) -> None:
+    output = re.sub(r"\[.*\]", "[]", write_calls(TOOLS[name], [("now", {})]))
+    if name != "granite":  # whose list has no closing tag
+        assert found_in(name, f"{output}Hello.") == [{"message": "Hello."}]
+    assert found_in(name, output) in ([], [{"message": output}])
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_closing_tag_several_times(count: int) -> None:
+    call = write_calls(TOOLS["qwen3_coder"], [("search", {"query": "a"})])
+    end = "</parameter>"
+    assert calls_in("qwen3_coder", call.replace(end, "\n".join([end] * count))) == [
+        ("search", {"query": "a"})
+    ]
+
+
+def test_the_end_of_a_section_of_cdata_without_its_beginning() -> None:
+    output = '<function name="search"><param name="query">QUERY]]></param></function>'
+    assert calls_in("minicpm5", output.replace("QUERY", "a b")) == [("search", {"query": "a b"})]
+    inner = "x <![CDATA[y"
+    assert calls_in("minicpm5", output.replace("QUERY", inner)) == [
+        ("search", {"query": f"{inner}]]>"})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "draft"),
+    [
+        ("hermes", '<tool_call>\n{"name": "search", "arguments": {"query": "a'),
+        ("hermes", '<tool_call>\n{"name": "search", "arguments": {"limit": 1'),
+        ("glm45", "<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>a"),
+    ],
+)
+def test_a_draft_that_breaks_off_ends_with_the_reasoning(name: str, draft: str) -> None:
+    """Its value would otherwise go on to the end of the reply."""
+    found = found_in(name, f"<think>\nPerhaps {draft}\n</think>\n\nHello.")
+    assert found == [{"reasoning": f"Perhaps {draft}"}, {"message": "Hello."}]
+    call = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    if name == "hermes":
+        found = found_in(name, f"<think>\n{draft}\n</think>\n\n{call}")
+        assert found == [{"reasoning": draft}, {"call": "now", "arguments": "{}"}]
