@@ -35,6 +35,8 @@ from antiphon.embeddings.thread_worker import Piece, ThreadedEmbedder
 from antiphon.engines.base import Sampling
 from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.matched_generation import MatchedGeneration
+from antiphon.engines.llama.slots import Slots
+from antiphon.engines.llama.state_owners import StateOwner
 from antiphon.errors import ToolError
 from antiphon.http.middleware.request_context import RequestContext
 from antiphon.http.requests import body as bodies
@@ -57,6 +59,8 @@ FLOOD = 12
 DIGEST = "0" * 64
 WAIT_S = 60
 THREADS, THREADS_PER_TENANT = 4, 3
+#: Turns of a long generation.
+LONG = 5
 
 #: Uses a part once, for a tenant. The number makes each use different, so that no cache answers.
 Use: TypeAlias = Callable[[str, int], Awaitable[Any]]
@@ -352,6 +356,24 @@ async def large_bodies(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[U
 
 
 @asynccontextmanager
+async def generations(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    """Long ones, of which the gate holds each turn; see ``LONG``."""
+    slots = Slots(2)
+
+    async def use(tenant: str, number: int) -> None:
+        owner = StateOwner(tenant=tenant)
+        slot = await slots.acquire((number,), owner=owner)
+        for _ in range(LONG if tenant == "flood" else 1):
+            await gate.enter(tenant)
+            if slots.gives_way(slot, 1, 100):
+                slots.release(slot, (number,))
+                slot = await slots.acquire((number,), owner=owner, is_paused=True)
+        slots.release(slot, (number,))
+
+    yield use
+
+
+@asynccontextmanager
 async def requests(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
     """Responses, chats, messages, embeddings, rerankings, moderations, images and audio, all of
     which wait for a slot."""
@@ -383,6 +405,7 @@ PARTS: Mapping[Part, int] = {
     web_searches: 4,
     costly_bodies: THREADS_PER_TENANT,
     large_bodies: 3,
+    generations: 2,
     requests: 3,
 }
 
@@ -432,7 +455,7 @@ async def test_flood_delays_others_by_one_turn(
                 await settle(lambda before=before: len(gate.entered) > before)
             await settle(served.done)
         finally:
-            gate.open(FLOOD)
+            gate.open(FLOOD * LONG)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ PARTS_OF: dict[str, tuple[str, ...]] = {
     "backends/validation/grammar_matcher.py": ("validation",),
     "embeddings/thread_worker.py": ("embedding",),
     "engines/common/grammar_state.py": ("costly_grammars",),
+    "engines/llama/slots.py": ("generations",),
     "http/app.py": ("large_bodies",),
     "limits/admission.py": ("requests",),
     "resources/vector_search/indexer.py": ("indexing",),
@@ -35,7 +36,6 @@ PARTS_OF: dict[str, tuple[str, ...]] = {
 TESTED: dict[str, str] = {
     "audio/whisper.py": "tests/audio/test_whisper.py",
     "engines/common/continued_engine.py": "tests/engines/common/test_continued_engine.py",
-    "engines/llama/slots.py": "tests/engines/test_tenant_turns.py",
     "engines/openvino/engine.py": "tests/engines/test_tenant_turns.py",
     "engines/transformers/engine.py": "tests/engines/test_tenant_turns.py",
     "engines/vllm.py": "tests/engines/test_vllm.py",

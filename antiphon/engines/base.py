@@ -56,8 +56,10 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
     retry: object = None
 
     def after(self, sampled: Sequence[int]) -> Sampling:
-        """Return the options for the rest of a generation after its first ids ``sampled``."""
-        return replace(self, max_tokens=self.max_tokens - len(sampled))
+        """Return the options for the rest of a generation after its first ids ``sampled``. A seed
+        is changed, because the same one would begin the same random numbers again."""
+        seed = None if self.seed is None else self.seed + len(sampled)
+        return replace(self, max_tokens=self.max_tokens - len(sampled), seed=seed)
 
 
 class DiskCache(Struct, frozen=True, kw_only=True):

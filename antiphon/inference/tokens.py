@@ -105,6 +105,9 @@ class Chunk(Struct, frozen=True):
       begins in the middle of a token.
     - ``unreported_tokens``: in the last chunk, the number of sampled tokens whose ids the engine
       does not report, because the output ended in the middle of a character.
+    - ``gives_way``: other tenants wait, and the engine cannot pause the generation, because it
+      cannot start in the middle of a constraint. A reader that can continue the output with a
+      request of its own shall end this one.
     """
 
     ids: tuple[int, ...] = ()
@@ -114,6 +117,7 @@ class Chunk(Struct, frozen=True):
     stop_text: str | None = None
     tail: str = ""
     unreported_tokens: int = 0
+    gives_way: bool = False
 
 
 class Tokenizer(Protocol):

@@ -172,6 +172,11 @@ class FairLimiter:
             and 2 * self.running_of(tenant) < self._max_per_tenant
         )
 
+    def gives_way(self, tenant: str) -> bool:
+        """Return whether a tenant waits that holds fewer slots than this one."""
+        first = self._first() if self._queues else None
+        return first is not None and self.running_of(first) < self.running_of(tenant)
+
     def running_of(self, tenant: str) -> int:
         """Return the number of slots that this tenant holds."""
         return self._held.get(tenant, 0)

@@ -196,3 +196,19 @@ async def test_larger_limit_admits_who_waits() -> None:
     assert not limiter.has_free_slot("a")
     limiter.release("b")
     assert limiter.has_free_slot("a")
+
+
+async def test_a_tenant_gives_way_to_one_that_holds_fewer_slots() -> None:
+    limiter = FairLimiter(3)
+    for tenant in ("a", "a", "b"):
+        assert limiter.try_acquire(tenant)
+    assert not limiter.gives_way("a")
+    waiting = [asyncio.create_task(limiter.acquire(tenant)) for tenant in ("a", "b")]
+    await asyncio.sleep(0)
+    assert limiter.gives_way("a") and not limiter.gives_way("b")
+    waiting[1].cancel()
+    await asyncio.wait(waiting[1:])
+    assert not limiter.gives_way("a")
+    waiting[0].cancel()
+    await asyncio.wait(waiting)
+    assert not limiter.gives_way("a")

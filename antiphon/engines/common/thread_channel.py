@@ -104,4 +104,5 @@ def merge_chunks(chunks: Sequence[Chunk]) -> Chunk | None:
         stop_text=last.stop_text,
         tail=last.tail,
         unreported_tokens=last.unreported_tokens,
+        gives_way=last.gives_way,
     )

@@ -79,13 +79,13 @@ class GrammarWatch:
                     async for chunk in chunks:
                         sampled += chunk.ids
                         yield chunk
-                        if meter is not None and meter.feed(chunk.ids) and chunk.finish is None:
+                        if meter is not None and await meter.ends_request(chunk):
                             break
                     else:
                         return
-                if meter is not None:
+                if meter is not None and meter.is_costly:
                     await meter.finish()
-                self._remember(lark)
+                    self._remember(lark)
             except EngineLost as lost:
                 grammar = await self._restored(sampling, sampled)
                 if grammar is None and constraint.needed:
@@ -151,12 +151,21 @@ class _Meter:
         self._due = self._loop.time()
         #: Whether the engine samples what this state rejects, so that it cannot be followed.
         self._is_lost = False
+        #: Whether the grammar is too costly for the engine's loop.
+        self.is_costly = False
         self._job = self._start()
 
-    def feed(self, ids: tuple[int, ...]) -> bool:
-        """Add sampled ids. Return whether the grammar is too costly for the engine's loop."""
-        self._waiting += ids
-        self._count += len(ids)
+    async def ends_request(self, chunk: Chunk) -> bool:
+        """Follow the engine. Return whether its request shall end, because the grammar is too
+        costly for the engine's loop, or because other tenants wait."""
+        self._waiting += chunk.ids
+        self._count += len(chunk.ids)
+        if chunk.finish is not None:
+            return False
+        self.is_costly = self._measured()
+        return self.is_costly or (chunk.gives_way and await self._catch_up())
+
+    def _measured(self) -> bool:
         if not self._job.done():
             return False
         self._job.result()
@@ -178,8 +187,13 @@ class _Meter:
 
     async def finish(self) -> None:
         """Advance the state over all ids, and leave it to the caller."""
-        await asyncio.wait([self._job])
-        ids = tuple(self._waiting)
-        self._is_lost = await asyncio.to_thread(self._grammar.accept, ids) < len(ids)
-        if self._is_lost or self._grammar.is_broken:
+        if not await self._catch_up():
             raise grammar_too_costly()
+
+    async def _catch_up(self) -> bool:
+        """Advance the state over all ids. Return whether it has followed the engine."""
+        await asyncio.wait([self._job])
+        ids, self._waiting = tuple(self._waiting), []
+        if not self._is_lost:
+            self._is_lost = await asyncio.to_thread(self._grammar.accept, ids) < len(ids)
+        return not self._is_lost and not self._grammar.is_broken

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.engines.base import (
@@ -231,6 +232,30 @@ def _added_bos(tokenizer: LlamaTokenizer) -> int | None:
     return tokenizer.special.get(tokenizer.bos or "") if tokenizer.add_bos else None
 
 
+class _Generation(Struct, eq=False):
+    """A generation. ``marks``: see ``_prompt_marks``. ``slot``: its slot, or its last one if it has
+    none, because it is paused."""
+
+    prompt: Prompt
+    sampling: Sampling
+    marks: tuple[int, ...]
+    stream: LlamaStream
+    slot: Slot
+    has_slot: bool = True
+    is_paused: bool = False
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids of its prompt and its output."""
+        return (*self.marks, *self.stream.sampled)
+
+    @property
+    def computed(self) -> tuple[int, ...]:
+        """The ids that were computed in its slot."""
+        is_whole = self.stream.new_tokens or self.prompt.images
+        return self.ids if is_whole else self.ids[: self.stream.processed]
+
+
 class LlamaEngine:
     """``Engine`` that runs llama.cpp. ``load`` creates it. Use it on one event loop only.
 
@@ -274,7 +299,7 @@ class LlamaEngine:
         self._states = states
         copier = LlamaStateCopier(process, files, self._adapters, can_cut=not uses_heads)
         self._slots = Slots(parallel, states, copier)
-        self._running: dict[LlamaStream, asyncio.Task[None]] = {}
+        self._running: dict[_Generation, asyncio.Task[None]] = {}
         #: Tasks that write states to the disk.
         self._writing = BackgroundTasks("write of a state")
         self._disk = disk
@@ -307,10 +332,11 @@ class LlamaEngine:
             states.wait(owner.session, False)
         slot = await self._slots.acquire(marks, group, owner, prompt.head, prompt.past)
         stream = LlamaStream(self.tokenizer, self._partial_tokens, sampling)
+        generation = _Generation(prompt, sampling, marks, stream, slot)
         # Not owned by the block: the next turn may start before the task has ended.
-        running = asyncio.create_task(self._run(stream, prompt, sampling, slot))
-        self._running[stream] = running
-        running.add_done_callback(partial(self._on_done, stream, prompt, slot))
+        running = asyncio.create_task(self._run(generation))
+        self._running[generation] = running
+        running.add_done_callback(partial(self._on_done, generation))
         try:
             async for chunk in stream:
                 yield chunk
@@ -318,8 +344,8 @@ class LlamaEngine:
             stream.abort()
             running.cancel()
             # The conversation's next turn often follows at once, before the task has ended.
-            if stream in self._running:
-                self._slots.expect_release(slot, _computed(marks, prompt, stream))
+            if generation in self._running and generation.has_slot:
+                self._slots.expect_release(generation.slot, generation.computed)
 
     async def _start_process(self) -> None:
         """Start llama.cpp if its process has ended. Raises ``BackendError`` if it cannot start, and
@@ -338,84 +364,116 @@ class LlamaEngine:
             raise BackendError(f"The engine cannot start: {error}") from None
         self._slots.forget()
 
-    async def _run(
-        self, stream: LlamaStream, prompt: Prompt, sampling: Sampling, slot: Slot
-    ) -> None:
+    async def _run(self, generation: _Generation) -> None:
         """Run a generation. If this task is cancelled, the connection is closed, and llama.cpp
         stops after at most one more token."""
-        client = self._process.client
-
-        def feed(event: bytes) -> bool:
-            if stream.sampled:
-                return stream.feed(event)
-            if stream.started and self._slots.wanted(slot) is not None:
-                return True
-            done = stream.feed(event)
-            if stream.sampled:
-                self._slots.end_prefill(slot)
-            return done
-
+        stream, prompt = generation.stream, generation.prompt
         try:
-            build = partial(self._request, prompt, sampling, slot)
-            request = await asyncio.to_thread(build) if prompt.images else build()
-            if prompt.images:
-                self._slots.end_prefill(slot)
-            first = 0
-            while True:
-                await self._share_head(stream, client, request, slot, first)
-                await client.generate(msgspec.json.encode(request), feed)
-                if stream.sampled or self._slots.wanted(slot) is None:
-                    break
-                # The batch that is being computed may already go further.
-                first = stream.processed + self._batch
+            await self._run_turn(generation, self._process.client)
+            while generation.is_paused:
+                self._release(generation)
+                slot = generation.slot
+                generation.slot = await self._slots.acquire(
+                    generation.ids, slot.group, slot.owner, prompt.head, prompt.past, is_paused=True
+                )
+                generation.has_slot, generation.is_paused = True, False
+                stream.resume()
+                await self._run_turn(generation, self._process.client)
             stream.end()
-        except OSError as error:
-            await self._process.end(client)
-            failure = EngineLost()
-            failure.__cause__ = error
-            stream.end(failure)
         except Exception as error:
             stream.end(error)
 
+    async def _run_turn(self, generation: _Generation, client: LlamaClient) -> None:
+        """Run a generation in its slot, until it ends or is paused."""
+        stream, slot = generation.stream, generation.slot
+        feed = partial(self._feed, generation)
+        build = partial(self._request, generation)
+        request = await asyncio.to_thread(build) if generation.prompt.images else build()
+        if generation.prompt.images:
+            self._slots.end_prefill(slot)
+        first = 0
+        try:
+            while True:
+                await self._share_head(generation, client, request, first)
+                if not generation.is_paused:
+                    await client.generate(msgspec.json.encode(request), feed)
+                if generation.is_paused or stream.new_tokens or self._slots.wanted(slot) is None:
+                    return
+                # The batch that is being computed may already go further.
+                first = stream.processed + self._batch
+        except OSError as error:
+            await self._process.end(client)
+            raise EngineLost from error
+
+    def _feed(self, generation: _Generation, event: bytes) -> bool:
+        stream, slot = generation.stream, generation.slot
+        if not stream.new_tokens and stream.started and self._slots.wanted(slot) is not None:
+            return True
+        is_done = stream.feed(event)
+        if stream.new_tokens:
+            self._slots.end_prefill(slot)
+        return is_done or self._gives_way(generation)
+
+    def _gives_way(self, generation: _Generation) -> bool:
+        """Return whether a generation is paused, because other tenants wait."""
+        stream, slot = generation.stream, generation.slot
+        if generation.is_paused or not self._slots.gives_way(slot, stream.size, stream.computed):
+            return generation.is_paused
+        if stream.size >= self.card.context_size:  # it is about to end
+            return False
+        if stream.sampled and generation.sampling.constraint is not None:
+            stream.offer()
+            return False
+        generation.is_paused = True
+        self._slots.expect_release(slot, generation.computed)
+        return True
+
     async def _share_head(
-        self,
-        stream: LlamaStream,
-        client: LlamaClient,
-        request: dict[str, Any],
-        slot: Slot,
-        first: int,
+        self, generation: _Generation, client: LlamaClient, request: dict[str, Any], first: int
     ) -> None:
         """Compute and keep the heads of the prompt for which other prompts wait. Then the request
         continues from them. ``first``: the least number of ids that can be computed."""
+        stream, slot = generation.stream, generation.slot
+
+        def feed(event: bytes) -> bool:
+            return stream.feed_head(event) or self._gives_way(generation)
+
         while (wanted := self._slots.wanted(slot)) is not None:
             if stream.processed < wanted:
                 wanted = min(max(wanted, first), len(request["prompt"]))
                 head = {key: request[key] for key in _HEAD_FIELDS}
                 head |= {"prompt": request["prompt"][:wanted], "n_predict": 1}
-                await client.generate(msgspec.json.encode(head), stream.feed_head)
-            if stream.processed < wanted:  # llama.cpp has refused it; the request itself says why
+                await client.generate(msgspec.json.encode(head), feed)
+            if stream.processed < wanted:  # llama.cpp has refused it, or the generation is paused
                 self._slots.end_prefill(slot)
                 return
             request["cache_prompt"] = True
             await self._slots.share(slot, stream.processed)
 
-    def _on_done(
-        self, stream: LlamaStream, prompt: Prompt, slot: Slot, running: asyncio.Task[None]
-    ) -> None:
+    def _on_done(self, generation: _Generation, running: asyncio.Task[None]) -> None:
         """Release the slot of a generation that has ended."""
+        stream, slot = generation.stream, generation.slot
         stream.end()
-        del self._running[stream]
-        ids = _computed(_prompt_marks(prompt), prompt, stream)
-        self._slots.release(slot, ids, is_started=stream.started)
-        if slot.owner.is_durable and stream.started and not self._closed:
-            self._writing.start(self._persist(slot))
+        del self._running[generation]
+        if generation.has_slot:
+            self._release(generation)
+            if slot.owner.is_durable and stream.started and not self._closed:
+                self._writing.start(self._persist(slot))
+
+    def _release(self, generation: _Generation) -> None:
+        generation.has_slot = False
+        is_started = generation.stream.started
+        self._slots.release(generation.slot, generation.computed, is_started=is_started)
 
     async def _persist(self, slot: Slot) -> None:
         """Keep the state of a slot on disk."""
         if (state := await self._slots.keep(slot)) is not None:
             await self._slots.states.persist(state)
 
-    def _request(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:
+    def _request(self, generation: _Generation) -> dict[str, Any]:
+        prompt, sampling, slot = generation.prompt, generation.sampling, generation.slot
+        if sampled := generation.stream.sampled:  # it was paused
+            prompt, sampling = prompt.followed_by(sampled), sampling.after(sampled)
         constraint = sampling.constraint
         request = {
             **completion_fields(sampling),
@@ -506,10 +564,3 @@ def _prompt_marks(prompt: Prompt) -> tuple[int, ...]:
         marks += (*prompt.ids[start : image.position], -1 - int.from_bytes(digest[:7], "big"))
         start = image.position
     return (*marks, *prompt.ids[start:])
-
-
-def _computed(marks: tuple[int, ...], prompt: Prompt, stream: LlamaStream) -> tuple[int, ...]:
-    """Return the ids that a generation has computed. ``marks``: the ids of its prompt."""
-    if not stream.sampled and not prompt.images:
-        return marks[: stream.processed]
-    return (*marks, *stream.sampled)

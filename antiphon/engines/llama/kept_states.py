@@ -141,9 +141,9 @@ class KeptStates:
                 return state
         return None
 
-    def fits(self, ids: Sequence[int]) -> bool:
-        """Return whether the state with these ids can be kept at all, as far as this is known."""
-        return 0 < self.max_bytes >= self._token_bytes * len(ids)
+    def fits(self, size: int) -> bool:
+        """Return whether a state of ``size`` ids can be kept at all, as far as this is known."""
+        return 0 < self.max_bytes >= self._token_bytes * size
 
     @contextmanager
     def using(self, state: KeptState) -> Iterator[None]:

@@ -33,6 +33,9 @@ MIN_SHARED, COPY_COST = 16, 128
 CONTINUATION_RATIO = 0.9
 #: A prompt waits for another one only if this spares it at least this number of ids.
 MIN_WAIT = 64
+#: Before a generation gives way to another tenant, it computes as many ids as this number of copies
+#: of its state costs at most. It is copied twice: when it is paused, and when it continues.
+TURN_COPIES = 4
 
 #: The most times that a prompt waits for another one that is being computed.
 MAX_WAITS = 8
@@ -136,6 +139,8 @@ class Slots:
         owner: StateOwner = NO_OWNER,
         head: int = 0,
         past: int = 0,
+        *,
+        is_paused: bool = False,
     ) -> Slot:
         """Wait for a slot for ``prompt``, prepare it and return it. The caller must pass it to
         ``release``.
@@ -144,9 +149,10 @@ class Slots:
         number of first ids whose state later prompts will want; ``wanted`` asks for them if they
         are not computed. ``past``: number of first ids after which an edit will differ; ``wanted``
         asks for them, too, so that llama.cpp can continue there. Waiting tenants take turns. The
-        prompts of one tenant are served in order.
+        prompts of one tenant are served in order, but first those that continue a paused generation
+        (``is_paused``).
         """
-        await self._free.acquire(owner.tenant)
+        await self._free.acquire(owner.tenant, priority=-is_paused)
         waited: list[Prefill] = []
         try:
             while (waiting := self._reason_to_wait(prompt, group, waited)) is not None:
@@ -163,6 +169,19 @@ class Slots:
         if past > head and past >= shared:
             prefill.add_checkpoint(past)
         return Slot(number, contents.group == group, group, owner)
+
+    def gives_way(self, slot: Slot, size: int, computed: int) -> bool:
+        """Return whether the slot's generation shall be paused, because a tenant waits that runs
+        fewer generations. ``size``: number of ids in the slot. ``computed``: how many of them were
+        computed since the slot was acquired.
+
+        So a tenant waits for one turn of each tenant before it, not for whole generations. If the
+        state cannot be kept, it will be computed again, so a turn is at least half as long.
+        """
+        if not self._free.gives_way(slot.owner.tenant) or self._ending:
+            return False
+        is_kept = self._copier is not None and self.states.fits(size)
+        return computed >= max(TURN_COPIES * _copy_cost(size), 0 if is_kept else size / 2)
 
     def wanted(self, slot: Slot) -> int | None:
         """Return how many first ids of the slot's prompt must be computed first, because another
@@ -193,7 +212,8 @@ class Slots:
     def expect_release(self, slot: Slot, ids: Sequence[int]) -> None:
         """Announce that the slot's generation is ending and that ``release`` follows soon. ``ids``:
         the ids computed in the slot."""
-        self._ending[slot.number] = _Ending(_Contents(slot.group, ids), asyncio.Event())
+        ending = _Ending(_Contents(slot.group, ids), asyncio.Event())
+        self._ending.setdefault(slot.number, ending)
 
     def release(self, slot: Slot, ids: Sequence[int], *, is_started: bool = True) -> None:
         """Free the slot.
@@ -300,7 +320,7 @@ class Slots:
         best, longest = None, max(known) + MIN_WAIT - 1
         for prefill in prefills:
             shared = common_prefix_length(prefill.ids, prompt)
-            if shared > longest and self.states.fits(prefill.ids[:shared]):
+            if shared > longest and self.states.fits(shared):
                 best, longest = prefill, shared
         return best
 
@@ -335,7 +355,7 @@ class Slots:
         for _ in range(MAX_RESTORES):
             state, shared = self.states.find(prompt, group)
             _, in_slot = self._best_idle(prompt, group)
-            if state is None or not in_slot < shared >= _worthwhile(state.ids):
+            if state is None or not in_slot < shared >= _copy_cost(len(state.ids)):
                 return None
             number = self._least_useful(group)
             if await self._restore(state, number):
@@ -426,7 +446,7 @@ class Slots:
     async def _keep_contents(self, number: int, contents: _Contents) -> KeptState | None:
         group, ids, claims = contents
         states, copier = self.states, self._copier
-        if group is None or copier is None or len(ids) < MIN_SHARED or not states.fits(ids):
+        if group is None or copier is None or len(ids) < MIN_SHARED or not states.fits(len(ids)):
             return None
         if other := states.covering(ids, group, is_durable=claims[0].owner.is_durable):
             shared = common_prefix_length(other.ids, ids)
@@ -459,10 +479,11 @@ def _shared(contents: _Contents, prompt: Sequence[int], group: StateGroup) -> in
     if contents.group != group:
         return 0
     common = common_prefix_length(contents.ids, prompt)
-    enough = min(_worthwhile(contents.ids), CONTINUATION_RATIO * len(contents.ids))
+    enough = min(_copy_cost(len(contents.ids)), CONTINUATION_RATIO * len(contents.ids))
     return common if common >= enough else 0
 
 
-def _worthwhile(ids: Sequence[int]) -> float:
-    """Return how many ids a prompt must share with a state so that a copy of it is worthwhile."""
-    return MIN_SHARED + len(ids) / COPY_COST
+def _copy_cost(size: int) -> float:
+    """Return how many ids a prompt must share with a state so that a copy of it is worthwhile.
+    ``size``: number of ids of the state."""
+    return MIN_SHARED + size / COPY_COST

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from functools import partial
 
 from antiphon.engines.base import Sampling
 from antiphon.engines.common.stop_conditions import StopConditions
@@ -16,26 +17,57 @@ from .partial_tokens import PartialTokens
 
 class LlamaStream:
     """One generation and its chunks. ``feed`` gets the events of llama.cpp, and ``end`` is called
-    after the last event. All methods are called on the event loop."""
+    after the last event. If the generation is paused, ``resume`` is called before the events of the
+    next request. All methods are called on the event loop."""
 
     def __init__(
         self, tokenizer: Tokenizer, partial_tokens: PartialTokens, sampling: Sampling
     ) -> None:
-        self._reader = CompletionReader(partial_tokens, sampling)
+        self._new_reader = partial(CompletionReader, partial_tokens, sampling)
         # llama.cpp itself ends an output that fills the context.
         self._stop_conditions = StopConditions(tokenizer, sampling, sampling.max_tokens)
         self._channel = ChunkChannel()
+        self._reader = self._new_reader()
         #: Every id that was sampled so far, including ids that are held back.
         self.sampled: list[int] = []
-        #: Whether llama.cpp has started to process the prompt.
+        #: Whether llama.cpp has started to process the prompt of this request.
         self.started = False
-        #: How many tokens of the prompt llama.cpp has computed, as far as it has reported.
+        #: How many tokens of this prompt llama.cpp has computed, as far as it has reported.
         self.processed = 0
+        #: The tokens of this prompt; the ids that were sampled, and the tokens that were computed,
+        #: before this request.
+        self._total = self._first = self._earlier = 0
+        self._reports_cached = True
         self._aborted = False
+
+    def resume(self) -> None:
+        """Expect the events of a request that continues after the sampled ids."""
+        self._earlier += self.computed
+        self._reader, self._first = self._new_reader(), len(self.sampled)
+        self.started, self.processed, self._total = False, 0, 0
+
+    @property
+    def new_tokens(self) -> int:
+        """How many ids this request has sampled."""
+        return len(self.sampled) - self._first
+
+    @property
+    def size(self) -> int:
+        """The tokens of the prompt and of the output."""
+        return self._total + self.new_tokens
+
+    @property
+    def computed(self) -> int:
+        """How many tokens this request has computed that were not computed before."""
+        return max(0, (self.size if self.new_tokens else self.processed) - self._earlier)
 
     def abort(self) -> None:
         """Stop the generation at the next event."""
         self._aborted = True
+
+    def offer(self) -> None:
+        """Tell the reader that it may end the generation here; see ``Chunk.gives_way``."""
+        self._channel.send(Chunk(gives_way=True))
 
     def end(self, error: BaseException | None = None) -> None:
         """Report that no event will follow. ``error``: why the generation failed, if it did. See
@@ -83,7 +115,12 @@ class LlamaStream:
 
     def _progress(self, progress: PromptProgress) -> Chunk | None:
         self.processed = max(self.processed, progress.processed)
+        self._total = max(self._total, progress.total or 0)
         if self.started:
             return None
         self.started = True
+        self._earlier = max(self._earlier, progress.cache)
+        if not self._reports_cached:  # its own tokens are in the cache, too
+            return None
+        self._reports_cached = False
         return Chunk(cached_tokens=progress.cache)

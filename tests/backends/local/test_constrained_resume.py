@@ -174,6 +174,33 @@ async def test_constrained_reply_without_logit_bias_fails_with_its_process() -> 
     assert "retry" in caught.value.client_message
 
 
+class YieldingEngine(GreedyEngine):
+    """Other tenants wait for it after 11 tokens."""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        count = 0
+        async for chunk in super().generate(prompt, sampling):
+            count += 1
+            yield replace(chunk, gives_way=count > 11 and sampling.constraint is not None)
+
+
+@pytest.mark.parametrize("masks_delay_others", [True, False])
+async def test_constrained_reply_gives_way_if_its_grammar_is_followed(
+    masks_delay_others: bool,
+) -> None:
+    texts = []
+    card = _engine().card
+    for engine in (_engine(), YieldingEngine(card=card)):
+        engine.capabilities = replace(engine.capabilities, masks_delay_others=masks_delay_others)
+        for _ in range(2):  # the grammar is not remembered as costly
+            engine.requests.clear()
+            deltas = await _play(await _backend(engine).prepare(CONVERSATION, OPTIONS))
+            assert engine.requests[0][1].constraint is not None
+        texts.append((_text(deltas), _ids(deltas), _finish(deltas).usage.output_tokens))
+    assert texts[0] == texts[1]
+    assert (len(engine.requests) > 1) == masks_delay_others
+
+
 class DelayedEngine(GreedyEngine):
     """Computes masks in its loop, and gives the measurement of each the time that it needs."""
 
