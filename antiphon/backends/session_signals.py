@@ -20,13 +20,16 @@ _WAIT_S = 2.0
 
 class SessionSignals:
     """Sends signals to the engines of all models, in the background. ``models``: returns the
-    models. ``erase``: deletes kept states of models that are not loaded. It blocks."""
+    models. ``erase``: deletes kept states of models that are not loaded. ``mark``: records the
+    tenant and the id of a conversation whose states will be deleted. Both block."""
 
     def __init__(
         self,
         models: Callable[[], Iterable[CatalogModel]],
         erase: Callable[[SessionSignal], None] | None = None,
+        mark: Callable[[str, str], None] | None = None,
     ) -> None:
+        self._mark = mark
         self._models = models
         self._erase = erase
         self._tasks = BackgroundTasks("session signal")
@@ -34,6 +37,12 @@ class SessionSignals:
     def send(self, signal: SessionSignal) -> None:
         """Send a signal. Returns immediately."""
         self._tasks.start(self._send(signal))
+
+    async def announce(self, tenant: str, owner: str) -> None:
+        """Record that a part of a conversation will be deleted. Then its kept states are deleted
+        even if the server is killed before it sends the signal."""
+        if self._mark is not None:
+            await asyncio.to_thread(self._mark, tenant, owner)
 
     async def drain(self) -> None:
         """Wait until all signals are sent, or their time is over."""

@@ -54,7 +54,13 @@ from .attachments import open_fetcher, open_reader
 from .capabilities import list_capabilities
 from .clock import create_id, read_clock
 from .containers import container_dependencies, open_relay
-from .models import erase_prefixes, loading_models, reload_models, wait_for_models
+from .models import (
+    erase_prefixes,
+    loading_models,
+    mark_prefixes,
+    reload_models,
+    wait_for_models,
+)
 from .policy import request_limits, run_policy, tenant_quotas
 from .reloads import ServerReloads
 from .sign_in import open_sign_in
@@ -223,7 +229,9 @@ def _run_dependencies(
         tracer=tracer,
         on_tool_call=metrics.record_tool_call,
         on_background_end=metrics.record_background,
-        signals=SessionSignals(models.all, partial(erase_prefixes, settings)),
+        signals=SessionSignals(
+            models.all, partial(erase_prefixes, settings), partial(mark_prefixes, settings)
+        ),
     )
 
 

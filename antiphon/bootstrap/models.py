@@ -4,6 +4,7 @@ are reloaded."""
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
@@ -15,17 +16,20 @@ from antiphon.errors import SetupError
 from antiphon.inference.sampling import SessionSignal
 from antiphon.models import catalog
 from antiphon.models.download import progress_bar
-from antiphon.models.factories import disk_cache
+from antiphon.models.factories import disk_cache, prefix_folder
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS
 from antiphon.resources.reading_models import Rerankers
 from antiphon.retrieval.vector_search import require_numpy
 from antiphon.store.base import Store
-from antiphon.support.tasks import running
+from antiphon.support.tasks import repeat, running
 from antiphon.workers.context import WorkerContext
 
 from .clock import read_clock
 
 _log = structlog.get_logger(__name__)
+
+#: Seconds from one check for unneeded states on disk to the next.
+_CHECK_S = 3600
 
 
 @asynccontextmanager
@@ -34,14 +38,19 @@ async def loading_models(
 ) -> AsyncIterator[asyncio.Task[catalog.Catalog]]:
     """Context manager that loads the models in the background and yields the loading task. During
     the loading, the ``async with`` block can open other parts of the server. At the end of the
-    block, the models are closed. ``store``: what it no longer contains is first deleted from the
-    states of prompts on disk."""
+    block, the models are closed. ``store``: what it no longer contains is first, and then each
+    hour, deleted from the states of prompts on disk."""
+    unowned, failure = (
+        UnownedPrefixes(settings, store),
+        "unneeded states on disk cannot be deleted",
+    )
     try:
-        await _erase_unowned_prefixes(settings, store)
+        await unowned.delete()
     except OSError as error:
-        _log.warning("unneeded states on disk cannot be deleted", reason=str(error))
+        _log.warning(failure, reason=str(error))
+    checks = repeat(unowned.delete, _CHECK_S, failure=failure, is_first_delayed=True)
     try:
-        async with running(load_models(settings, worker)) as loading:
+        async with running(checks), running(load_models(settings, worker)) as loading:
             # Let the task start. Its thread then reads the first model, while the block opens other
             # parts.
             await asyncio.sleep(0)
@@ -106,37 +115,68 @@ def _check_embeddings(name: str, models: ModelCatalog) -> None:
 def erase_prefixes(settings: Settings, signal: SessionSignal) -> None:
     """Delete the states of a conversation or response, or of a tenant, that models keep on disk,
     also of models that are not loaded. Blocks."""
-    from antiphon.engines.llama.disk_states import delete_states
+    from antiphon.engines.llama.disk_states import delete_states, deletion_mark
 
     owner, tenant, cache = signal.owner, signal.tenant, disk_cache(settings)
     if cache is not None:
         delete_states(
-            cache.folder.expanduser(),
+            cache.folder,
             cache.secret,
             lambda state: state.tenant == tenant if owner is None else state.owner == owner,
         )
+        deletion_mark(cache.folder, tenant, owner).unlink(missing_ok=True)
 
 
-async def _erase_unowned_prefixes(settings: Settings, store: Store) -> None:
-    """Delete the states on disk whose response or conversation is not in the store: it expired, or
-    it was deleted and the server was killed before it deleted the states."""
-    from antiphon.engines.llama.disk_states import delete_states, state_owners
+def mark_prefixes(settings: Settings, tenant: str, owner: str) -> None:
+    """Record that a part of a conversation will be deleted, until ``erase_prefixes`` is called.
+    Blocks."""
+    from antiphon.engines.llama.disk_states import deletion_mark
 
-    if (cache := disk_cache(settings)) is None:
-        return
-    folder = cache.folder.expanduser()
-    gone = {
-        (tenant, owner)
-        for tenant, owner in await asyncio.to_thread(state_owners, folder, cache.secret)
-        if owner is None or not await _is_stored(store, tenant, owner)
-    }
-    await asyncio.to_thread(
-        delete_states, folder, cache.secret, lambda state: (state.tenant, state.owner) in gone
-    )
+    if (cache := disk_cache(settings)) is not None:
+        cache.folder.mkdir(parents=True, exist_ok=True)
+        deletion_mark(cache.folder, tenant, owner).touch()
 
 
-async def _is_stored(store: Store, tenant: str, id: str) -> bool:
-    """Return whether there is a response or a conversation with this id."""
-    if await store.has_response(tenant, id):
-        return True
-    return await store.load_conversation(tenant, id) is not None
+class UnownedPrefixes:
+    """The states of prompts on disk that nobody needs. Their response or conversation is not in the
+    store: it expired, or it was deleted and the server was killed before it deleted the states. Or
+    a part of the conversation was deleted then. Or the settings keep no states on disk any more."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._cache = disk_cache(settings)
+        self._folder = prefix_folder(settings)
+        self._store = store
+        #: What had no owner at the last check. None before the first one, when nobody writes.
+        self._suspects: set[tuple[str, str | None]] | None = None
+
+    async def delete(self) -> None:
+        """Delete these states. A response is stored after its state, so its state is deleted only
+        if it is not in the store at two checks."""
+        from antiphon.engines.llama.disk_states import delete_states, deletion_mark, state_owners
+
+        if (cache := self._cache) is None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            return
+        found = await asyncio.to_thread(state_owners, cache.folder, cache.secret)
+        unowned = {each for each in found if not await self._is_needed(*each)}
+        meant = unowned if self._suspects is None else unowned & self._suspects
+        self._suspects = unowned
+        await asyncio.to_thread(
+            delete_states,
+            cache.folder,
+            cache.secret,
+            lambda state: (state.tenant, state.owner) in meant,
+        )
+        for tenant, owner in meant:
+            deletion_mark(cache.folder, tenant, owner).unlink(missing_ok=True)
+
+    async def _is_needed(self, tenant: str, owner: str | None) -> bool:
+        """Return whether there is a response or a conversation with this id, of which no part was
+        deleted."""
+        from antiphon.engines.llama.disk_states import deletion_mark
+
+        if owner is None or deletion_mark(self._folder, tenant, owner).exists():
+            return False
+        if await self._store.has_response(tenant, owner):
+            return True
+        return await self._store.load_conversation(tenant, owner) is not None

@@ -272,20 +272,27 @@ def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
     )
 
 
+def _is_file(settings: Settings) -> bool:
+    return settings.store != "memory:" and "://" not in settings.store
+
+
+def prefix_folder(settings: Settings) -> Path:
+    """Return the folder of the states that engines keep on disk, if the settings permit it."""
+    if not _is_file(settings):
+        return settings.cache_dir.expanduser() / "prefixes"
+    store = Path(settings.store.removeprefix("sqlite:")).expanduser()
+    return store.with_name(f"{store.name}.prefixes")
+
+
 def disk_cache(settings: Settings) -> DiskCache | None:
     """Return where engines keep states on disk; None if the settings turn this off."""
-    is_file = settings.store != "memory:" and "://" not in settings.store
-    if (
-        settings.store_nothing
-        or settings.keep_prefixes == "memory"
-        or not (is_file or settings.keep_prefixes == "disk")
-    ):
+    is_kept = settings.keep_prefixes == "disk" or (
+        settings.keep_prefixes == "auto" and _is_file(settings)
+    )
+    if settings.store_nothing or not is_kept or not settings.keep_prefixes_mb:
         return None
-    store = Path(settings.store.removeprefix("sqlite:")).expanduser()
     return DiskCache(
-        folder=store.with_name(f"{store.name}.prefixes")
-        if is_file
-        else settings.cache_dir / "prefixes",
+        folder=prefix_folder(settings),
         max_mb=settings.keep_prefixes_mb,
         secret=settings.encryption_keys[0].encode() if settings.encryption_keys else None,
         max_age_s=settings.retention.days * 86_400 or None,

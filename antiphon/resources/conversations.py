@@ -59,7 +59,7 @@ class Conversations:
     ``clock`` returns Unix seconds. ``owner``: name of this server in the store, as the owner of
     locks. ``lease_s``: number of seconds after which a lock expires if its owner does not renew it.
     ``on_deleted``: called with the tenant and the id of each conversation that was deleted, or of
-    which an item was deleted.
+    which an item was deleted. ``on_deleting``: called before an item is deleted.
     """
 
     def __init__(
@@ -71,8 +71,10 @@ class Conversations:
         owner: str = "",
         lease_s: float = 5.0,
         on_deleted: Callable[[str, str], None] = lambda tenant, conversation_id: None,
+        on_deleting: Callable[[str, str], Awaitable[None]] | None = None,
     ) -> None:
         self._on_deleted = on_deleted
+        self._on_deleting = on_deleting
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -161,6 +163,8 @@ class Conversations:
     ) -> ConversationResource:
         """Remove an item from a conversation and return the conversation, as OpenAI does."""
         conversation = await self.retrieve(tenant, conversation_id)
+        if self._on_deleting is not None:
+            await self._on_deleting(tenant, conversation_id)
         if not await self._store.remove_conversation_item(tenant, conversation_id, item_id):
             raise _item_not_found(item_id)
         self._on_deleted(tenant, conversation_id)

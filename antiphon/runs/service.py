@@ -177,6 +177,7 @@ class Service:
             on_deleted=lambda tenant, id: dependencies.signal(
                 tenant, conversation_identity(id), "deleted", id
             ),
+            on_deleting=None if dependencies.signals is None else dependencies.signals.announce,
         )
         self._run_limits = ActiveRunLimits(store.runs, policy.max_tenant_background_runs)
         self._quota = ResponseQuota(store, policy.quotas, owner=owner, lease_s=policy.lease.lease_s)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from antiphon.backends.session_signals import SessionSignals
 from antiphon.bootstrap.app import open_app
+from antiphon.bootstrap.models import UnownedPrefixes
 from antiphon.bootstrap.storage import files_blobs, open_encryptor
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
@@ -16,6 +19,7 @@ from antiphon.config.tables import FileSearchSettings, SandboxSettings
 from antiphon.engines.llama.disk_states import DiskStates, StoredState
 from antiphon.errors import SetupError
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.wire.resources.conversations import ConversationResource
 from tests.harness import asgi_client
 
 
@@ -28,42 +32,79 @@ async def test_store_without_blobs_refuses_another_place_for_files(tmp_path: Pat
         await files_blobs(settings, store, encryptor)
 
 
-async def test_states_of_what_is_not_stored_are_deleted_at_the_start(tmp_path: Path) -> None:
-    """The server was killed before it deleted them, or they have expired. No model is loaded."""
-    settings = Settings(
-        store=f"sqlite:{tmp_path}/responses.db",
+def settings_of(folder: Path, **more: Any) -> Settings:
+    return Settings(
+        store=f"sqlite:{folder}/responses.db",
         models={"echo": Model(source="Hello there.", engine="scripted")},
         sandbox=SandboxSettings(kind="off"),
         file_search=FileSearchSettings(embeddings="off"),
+        **more,
     )
-    log = structlog.get_logger()
+
+
+def write_state(folder: Path, owner: str, tenant: str = "default") -> Path:
+    """Write a state as an engine does. Returns its path."""
+    (folder / "state").write_bytes(b"text")
+    state = StoredState(
+        scope=None, adapter=None, ids=b"", session=None, tenant=tenant, owner=owner, size=4
+    )
+    disk = DiskStates(folder / "responses.db.prefixes" / "m" / "v1", 0)
+    return disk.write(state, folder / "state")
+
+
+async def test_states_are_deleted_if_the_settings_keep_none_on_disk(tmp_path: Path) -> None:
+    for settings in ({"keep_prefixes": "memory"}, {"keep_prefixes_mb": 0}):
+        write_state(tmp_path, "resp_1")
+        async with open_app(settings_of(tmp_path, **settings), log=structlog.get_logger()):
+            assert not (tmp_path / "responses.db.prefixes").exists()
+
+
+async def test_states_of_a_deleted_item_are_deleted_although_the_server_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed after it deleted the item, and before it deleted the states."""
+    settings, log = settings_of(tmp_path), structlog.get_logger()
+    items = [{"role": "user", "content": text} for text in ("secret", "hello")]
+    with monkeypatch.context() as killed:
+        killed.setattr(SessionSignals, "send", lambda self, signal: None)
+        async with open_app(settings, log=log) as app, asgi_client(app) as client:
+            created = [
+                (await client.post("/v1/conversations", json={"items": items})).json()["id"]
+                for _ in range(2)
+            ]
+            paths = [write_state(tmp_path, id) for id in created]
+            url = f"/v1/conversations/{created[0]}/items"
+            item = (await client.get(url)).json()["data"][1]["id"]
+            assert (await client.delete(f"{url}/{item}")).status_code == 200
+    async with open_app(settings, log=log):
+        assert [path.exists() for path in paths] == [False, True]
+    later = write_state(tmp_path, created[0])
+    async with open_app(settings, log=log):
+        assert later.exists()
+
+
+async def test_states_without_an_owner_are_deleted_at_the_second_check(tmp_path: Path) -> None:
+    """A response is stored after its state."""
+    store = MemoryStore()
+    unowned = UnownedPrefixes(settings_of(tmp_path), store)
+    await unowned.delete()
+    paths = [write_state(tmp_path, id) for id in ("conv_later", "resp_gone")]
+    await unowned.delete()
+    assert all(path.exists() for path in paths)
+    await store.save_conversation("default", ConversationResource(id="conv_later", created_at=1))
+    await unowned.delete()
+    assert [path.exists() for path in paths] == [True, False]
+
+
+async def test_states_of_what_is_not_stored_are_deleted_at_the_start(tmp_path: Path) -> None:
+    """The server was killed before it deleted them, or they have expired. No model is loaded."""
+    settings, log = settings_of(tmp_path), structlog.get_logger()
     async with open_app(settings, log=log) as app, asgi_client(app) as client:
         body = {"model": "echo", "input": "hi"}
         response = (await client.post("/v1/responses", json=body)).json()["id"]
         conversation = (await client.post("/v1/conversations", json={})).json()["id"]
-    disk = DiskStates(tmp_path / "responses.db.prefixes" / "m" / "v1", 0)
-    (tmp_path / "state").write_bytes(b"text")
-    owners = (
-        ("default", response),
-        ("default", conversation),
-        ("other", response),
-        ("default", "resp_gone"),
-    )
-    paths = [
-        disk.write(
-            StoredState(
-                scope=None,
-                adapter=None,
-                ids=b"",
-                session=None,
-                tenant=tenant,
-                owner=owner,
-                size=4,
-            ),
-            tmp_path / "state",
-        )
-        for tenant, owner in owners
-    ]
+    owners = ((response, "default"), (conversation, "default"), (response, "other"))
+    paths = [write_state(tmp_path, *each) for each in (*owners, ("resp_gone", "default"))]
     async with open_app(settings, log=log):
         assert [path.exists() for path in paths] == [True, True, False, False]
     (tmp_path / "responses.db.prefixes" / "m" / "v1" / "folder.state").mkdir()

@@ -223,6 +223,11 @@ def state_owners(root: Path, secret: bytes | None) -> set[tuple[str, str | None]
     return {(state.tenant, state.owner) for state in found}
 
 
+def deletion_mark(root: Path, tenant: str, owner: str | None) -> Path:
+    """Return the path of an empty file that exists while states of an owner are to be deleted."""
+    return root / (hashlib.sha256(msgspec.json.encode([tenant, owner])).hexdigest() + ".deleted")
+
+
 def delete_states(
     root: Path, secret: bytes | None, is_meant: Callable[[StoredState], bool]
 ) -> None:

@@ -360,6 +360,8 @@ class Slots:
             number = self._least_useful(group)
             if await self._restore(state, number):
                 return number
+            if state in self.states:  # there is no file in memory for it, nor for another one
+                return None
         return None
 
     @contextmanager
@@ -405,16 +407,16 @@ class Slots:
 
     async def _restore(self, state: KeptState, number: int) -> bool:
         """Copy a kept state to an idle slot, whose own state is kept first. Return whether this has
-        succeeded. If not, the slot is empty."""
+        succeeded. If not, the state is deleted and the slot is empty, or both are as before."""
         group, changes = state.group, self._adapters[number] != _adapter_name(state.group)
         contents = _Contents(group, state.ids, state.claims)
         assert self._copier is not None
         with self._copying(number), self.states.using(state):
-            await self._keep(number)
-            self._contents[number] = _Contents(None)
             file = await _uncancelled(self.states.open(state))
             if file is None:
                 return False
+            await self._keep(number)
+            self._contents[number] = _Contents(None)
             restoring = self._copier.restore(number, file, group.adapter, changes)
             if not await _uncancelled(restoring):
                 self.states.remove(state)

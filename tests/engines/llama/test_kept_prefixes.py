@@ -387,6 +387,19 @@ async def test_prompt_takes_the_next_best_state_if_one_cannot_be_restored(
     assert cached == expected
 
 
+async def test_a_state_is_tried_once_if_no_file_can_be_created(
+    files: StateFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = DiskStates(tmp_path / "m" / "v1", MIB)
+    await stored(disk, files, durable(files, HEAD, b"x" * 1000))
+    states = await stored(disk, files)
+    slots, tries = Slots(1, states, Llama(files)), list[None]()
+    monkeypatch.setattr(StateFiles, "create", lambda self: tries.append(None))
+    slots.release(await slots.acquire((*HEAD, 1), StateGroup("scope")), (), is_started=False)
+    assert len(tries) == 1
+    assert [tuple(state.ids) for state in states] == [HEAD]  # it stays on the disk
+
+
 async def test_an_adapter_has_its_own_states(llama: Llama) -> None:
     ids, poet = tuple(range(300)), StateGroup(None, "poet")
     slot = await llama.slots.acquire(ids)
