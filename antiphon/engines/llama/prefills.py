@@ -16,12 +16,9 @@ class Prefill:
         self.ids, self.group = ids, group
         #: Number of first ids → set when their state is kept, or when it will not be kept.
         self._wanted: dict[int, asyncio.Event] = {}
-        #: Numbers of first ids after which llama.cpp shall make a checkpoint.
-        self._checkpoints: set[int] = set()
-
-    def add_checkpoint(self, count: int) -> None:
-        """Ask for the first ``count`` ids to be computed as a prompt of their own."""
-        self._checkpoints.add(count)
+        #: Numbers of first ids after which llama.cpp shall make a checkpoint. So these ids are
+        #: computed as a prompt of their own.
+        self.checkpoints: set[int] = set()
 
     def want(self, count: int) -> asyncio.Event:
         """Ask for the state of the first ``count`` ids. Returns an event that is set when the state
@@ -31,7 +28,7 @@ class Prefill:
     @property
     def wanted(self) -> int | None:
         """The smallest ``count`` that must be computed first. None if there is none."""
-        return min((*self._wanted, *self._checkpoints), default=None)
+        return min((*self._wanted, *self.checkpoints), default=None)
 
     def is_awaited(self, count: int) -> bool:
         """Return whether the state of at most ``count`` ids was asked for by ``want``."""
@@ -39,6 +36,6 @@ class Prefill:
 
     def settle(self, count: int | None = None) -> None:
         """Wake the prompts that wait for at most ``count`` ids; all prompts if it is None."""
-        self._checkpoints = {each for each in self._checkpoints if count and each > count}
+        self.checkpoints = {each for each in self.checkpoints if count and each > count}
         for wanted in [each for each in self._wanted if count is None or each <= count]:
             self._wanted.pop(wanted).set()

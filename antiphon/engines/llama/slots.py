@@ -164,10 +164,10 @@ class Slots:
         contents = self._contents[number]
         prefill = self._prefills[number] = Prefill(prompt, group)
         shared = _shared(contents, prompt, group)
-        if head >= MIN_WAIT and shared < head - MIN_WAIT:
+        if shared < head - MIN_WAIT:
             prefill.want(head)
-        if past > head and past >= shared:
-            prefill.add_checkpoint(past)
+        # The shared part may have no checkpoint near its end, so the last one may be far before it.
+        prefill.checkpoints.update(n for n in (head, past) if n >= max(shared, MIN_WAIT))
         return Slot(number, contents.group == group, group, owner)
 
     def gives_way(self, slot: Slot, size: int, computed: int) -> bool:

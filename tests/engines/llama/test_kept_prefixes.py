@@ -1169,3 +1169,21 @@ async def test_model_with_sliding_windows_keeps_the_answer_before_an_edit(thinki
             assert cold.cached_tokens == 0
     finally:
         await engine.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+async def test_model_with_sliding_windows_keeps_a_head_that_shares_most_of_another_one() -> None:
+    """Two heads differ at their end, and the first one has no checkpoint near it."""
+    options = LoadOptions(threads=1, context_size=2048, parallel=1, prompt_cache_mb=64)
+    engine = await load(tiny_gpt_oss(), options, batch=64)
+    sampling = Sampling(max_tokens=150, temperature=0, ignore_eos=True)
+    ids = tuple(random.Random(4).choices(range(300, 1000), k=1200))
+    try:
+        await collect(engine, Prompt(ids[:500], head=500), sampling)
+        head = (*ids[:460], *ids[600:630])
+        await collect(engine, Prompt((*head, *ids[700:900]), head=len(head)), sampling)
+        edited = Prompt((*head, *ids[900:1100]), head=len(head))
+        assert ((await collect(engine, edited, sampling)).cached_tokens or 0) >= len(head) - SLACK
+    finally:
+        await engine.close()
