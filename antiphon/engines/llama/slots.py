@@ -54,10 +54,10 @@ class StateCopier(Protocol):
 
     async def restore(
         self, slot: int, file: StateFile, adapter: str | None, changes_adapter: bool
-    ) -> bool:
+    ) -> bool | None:
         """Copy a file to an idle slot. ``adapter``: the LoRA adapter of the state.
         ``changes_adapter``: whether the slot may last have used another adapter. Returns False if
-        this fails."""
+        the file is unusable, and None if llama.cpp has ended."""
 
     async def cut(self, slot: int, ids: Sequence[int], adapter: str | None) -> bool:
         """Remove all but these first ids from the state of an idle slot; all if there are none.
@@ -360,7 +360,7 @@ class Slots:
             number = self._least_useful(group)
             if await self._restore(state, number):
                 return number
-            if state in self.states:  # there is no file in memory for it, nor for another one
+            if state in self.states:  # another one would fail, too
                 return None
         return None
 
@@ -407,7 +407,8 @@ class Slots:
 
     async def _restore(self, state: KeptState, number: int) -> bool:
         """Copy a kept state to an idle slot, whose own state is kept first. Return whether this has
-        succeeded. If not, the state is deleted and the slot is empty, or both are as before."""
+        succeeded. If the file is unusable, the state is deleted. If no file can be created, the
+        slot is as before, and otherwise empty."""
         group, changes = state.group, self._adapters[number] != _adapter_name(state.group)
         contents = _Contents(group, state.ids, state.claims)
         assert self._copier is not None
@@ -418,8 +419,9 @@ class Slots:
             await self._keep(number)
             self._contents[number] = _Contents(None)
             restoring = self._copier.restore(number, file, group.adapter, changes)
-            if not await _uncancelled(restoring):
-                self.states.remove(state)
+            if not (is_restored := await _uncancelled(restoring)):
+                if is_restored is not None:
+                    self.states.remove(state)
                 return False
             self._contents[number] = contents
             self._adapters[number] = _adapter_name(group)

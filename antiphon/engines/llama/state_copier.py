@@ -44,22 +44,22 @@ class LlamaStateCopier:
 
     async def restore(
         self, slot: int, file: StateFile, adapter: str | None, changes_adapter: bool
-    ) -> bool:
+    ) -> bool | None:
         if changes_adapter and self._adapters:
             # llama.cpp empties a slot whose adapter changes. So let it change before.
             if not await self._compute(slot, (0,), adapter, reuse=False):
-                return False
+                return None
         return await self._post(f"/slots/{slot}?action=restore", {"filename": file.name})
 
     async def cut(self, slot: int, ids: Sequence[int], adapter: str | None) -> bool:
         if not ids or not self._can_cut or min(ids) < 0:  # images have negative ids
-            return await self._post(f"/slots/{slot}?action=erase", {}) and not ids
+            return bool(await self._post(f"/slots/{slot}?action=erase", {})) and not ids
         # llama.cpp cuts a state to what it shares with a prompt, and computes the prompt's last id.
-        return await self._compute(slot, ids, adapter, reuse=True)
+        return bool(await self._compute(slot, ids, adapter, reuse=True))
 
     async def _compute(
         self, slot: int, ids: Sequence[int], adapter: str | None, *, reuse: bool
-    ) -> bool:
+    ) -> bool | None:
         request = {
             "prompt": ids,
             "max_tokens": 1,
@@ -69,10 +69,13 @@ class LlamaStateCopier:
         }
         return await self._post("/completion", request)
 
-    async def _post(self, target: str, body: Any) -> bool:
+    async def _post(self, target: str, body: Any) -> bool | None:
+        """Send a request. Returns None if llama.cpp has ended, and False if it refuses it."""
         try:
             answer = await self._process.client.post(target, body)
-        except (OSError, ValueError) as error:
+        except OSError:
+            return None
+        except ValueError as error:
             answer = {"error": {"message": str(error)}}
         if "error" in answer:
             _log.warning("llama.cpp cannot copy a state", reason=answer["error"].get("message"))

@@ -400,6 +400,23 @@ async def test_a_state_is_tried_once_if_no_file_can_be_created(
     assert [tuple(state.ids) for state in states] == [HEAD]  # it stays on the disk
 
 
+async def test_a_state_is_kept_if_llama_ends_while_a_slot_gets_it(llama: Llama) -> None:
+    for number in range(1, 6):  # the first one is kept, and not in a slot
+        await llama.generate(None, tuple(range(1000 * number, 1000 * number + 500)), 2)
+    prompt, restore = tuple(range(1000, 1600)), llama.restore
+
+    async def end(*given: Any) -> None:
+        return None
+
+    llama.restore = end  # type: ignore[method-assign, assignment]
+    slot = await llama.slots.acquire(prompt)
+    llama.slots.release(slot, (), is_started=False)
+    llama.slots.forget()
+    llama.restore = restore  # type: ignore[method-assign]
+    cached, _ = await llama.generate(None, prompt, 1)
+    assert cached == 500
+
+
 async def test_an_adapter_has_its_own_states(llama: Llama) -> None:
     ids, poet = tuple(range(300)), StateGroup(None, "poet")
     slot = await llama.slots.acquire(ids)
@@ -599,7 +616,7 @@ def test_state_larger_than_the_budget_is_refused(files: StateFiles) -> None:
     large = kept(files, range(1000), 2 * MIB)
     assert large.file is not None
     assert not states.add(large) and not large.file.path.exists()
-    assert not states.fits(range(1000)) and states.fits(range(100))
+    assert not states.fits(1000) and states.fits(100)
 
 
 # --- with llama.cpp ------------------------------------------------------------------------------
