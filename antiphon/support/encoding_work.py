@@ -8,6 +8,7 @@ long texts in windows, and call ``count_ids`` after each window.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,6 +16,12 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from antiphon.errors import context_length_exceeded
+
+#: Longer texts are encoded in windows of this many characters.
+WINDOW_CHARS = 50_000
+#: A space between two letters. Vocabularies with words begin a word there, so the ids of a window
+#: that ends there are the same as in the whole text.
+_WORD_START = re.compile("(?<=[A-Za-z]) (?=[A-Za-z])")
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -81,3 +88,21 @@ def count_ids(count: int) -> None:
         work.left -= count
         if work.left < 0:
             raise context_length_exceeded()
+
+
+def windows(text: str, chars: int | None = None, *, cuts: bool = False) -> Iterator[str]:
+    """Yield a text in windows of bounded work, with the same ids in a vocabulary with words.
+
+    ``chars``: the size of a window, which is at most exceeded twofold. ``cuts``: whether a text
+    without a space between letters is cut anywhere. Otherwise, it is one window.
+    """
+    chars = chars or WINDOW_CHARS
+    start = 0
+    while len(text) - start > 2 * chars:
+        most = start + 2 * chars if cuts else len(text)
+        if (space := _WORD_START.search(text, start + chars, most)) is None and not cuts:
+            break
+        end = most if space is None else space.start()
+        yield text[start:end]
+        start = end
+    yield text[start:]

@@ -8,6 +8,7 @@ Source: OpenAI's specification of the harmony response format.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 SETTINGS = frozenset(
     {"conversation_start_date", "knowledge_cutoff", "model_identity", "reasoning_effort"}
 )
+_MAX_WORD = 5000
+#: What ends a word of letters, and what ends a word of other signs.
+_WORD_ENDS = (re.compile(r"[\s\d!-/:-@\[-`{-~]+"), re.compile(r"(?:(?!_)[\w\s])+"))
 _EFFORTS = ("low", "medium", "high")
 #: A text whose ids are compared to check that a model has gpt-oss's vocabulary.
 _PROBE = "Grüße, 漢字 🦄 and {braces}: 1234567."
@@ -250,6 +254,9 @@ def _developer_message(
         for text in (instructions, *history.instructions, *format_instructions(options, (BROWSER,)))
         if text
     ]
+    form = _format_section(options)
+    for text in (*texts, form, *(f"{tool.description} {tool.schema}" for tool in tools)):
+        _check_words(text)
     parts: list[Any] = []
     if texts or tools:
         content = DeveloperContent()
@@ -258,9 +265,21 @@ def _developer_message(
         if tools:
             content.with_function_tools([_tool_description(tool, tool.name) for tool in tools])
         parts.append(content)
-    if form := _format_section(options):
+    if form:
         parts.append(TextContent(text=replace_lone_surrogates(f"\n\n{form}" if parts else form)))
     return Message.from_role_and_contents(Role.DEVELOPER, parts) if parts else None
+
+
+def _check_words(text: str) -> None:
+    """Raise ``InvalidRequest`` if a text has a word of more than ``_MAX_WORD`` characters. The
+    library encodes a developer message as a whole, and each word in quadratic time."""
+    if len(text) > _MAX_WORD and any(
+        len(word) > _MAX_WORD for ends in _WORD_ENDS for word in ends.split(text)
+    ):
+        raise InvalidRequest(
+            f"With this model, instructions and tools may have no word of more than {_MAX_WORD}"
+            " characters."
+        )
 
 
 def _native_namespaces(tools: Sequence[PromptTool]) -> Iterator[ToolNamespaceConfig]:

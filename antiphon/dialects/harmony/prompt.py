@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from antiphon.dialects.json_stream import load
 from antiphon.inference.conversation import PromptTokens
 from antiphon.inference.tokens import Tokenizer
+from antiphon.support.encoding_work import count_ids, windows
 from antiphon.support.text import replace_lone_surrogates
 
 from .header import CHANNEL, CONSTRAIN, read_header
@@ -23,6 +26,9 @@ from .parser import CONTROL_TOKENS, TokenCodes
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding, Message
 
+#: The library holds the interpreter's lock while it encodes, and its work grows with the square of
+#: the length of a word. So it gets windows of this size.
+_WINDOW_CHARS = 1000
 _ENDS = ("end", "return", "call")
 _JSON = CONTROL_TOKENS["constrain"] + "json"
 
@@ -47,7 +53,12 @@ class HarmonyPromptEncoder:
     def words(self, text: str) -> tuple[int, ...]:
         """Return the token ids of a text. Characters that spell a control token are encoded as
         plain text."""
-        return tuple(self._encoding.encode(text, disallowed_special=()))
+        ids: list[int] = []
+        for part in windows(text, _WINDOW_CHARS, cuts=True):
+            made = self._encoding.encode(part, disallowed_special=())
+            count_ids(len(made))
+            ids += made
+        return tuple(ids)
 
     def encode(
         self,
@@ -70,7 +81,7 @@ class HarmonyPromptEncoder:
         for message in first[len(found) :]:
             ids += message
         for expected in history.messages[max(0, len(found) - len(first)) :]:
-            ids += self._render(_message(expected), has_functions)
+            ids += self._render_message(expected, has_functions)
         if not history.is_open:
             return (*ids, *self.turn)
         return tuple(ids[:-1] if ids[-1] in self._codes.controls else ids)
@@ -80,6 +91,12 @@ class HarmonyPromptEncoder:
 
         options = RenderOptions(conversation_has_function_tools=has_functions)
         return list(self._encoding.render(message, options))
+
+    def _render_message(self, expected: HarmonyMessage, has_functions: bool) -> list[int]:
+        if len(expected.text) <= 2 * _WINDOW_CHARS:
+            return self._render(_message(expected), has_functions)
+        *start, end = self._render(_message(replace(expected, text="")), has_functions)
+        return [*start, *self.words(replace_lone_surrogates(expected.text)), end]
 
     # --- stored tokens ----------------------------------------------------------------------------
 

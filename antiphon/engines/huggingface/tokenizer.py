@@ -18,9 +18,12 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import SetupError
+from antiphon.support.encoding_work import count_ids, windows
 from antiphon.support.installation import require_package
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+#: Characters that are encoded in a millisecond.
+_SHORT_CHARS = 1000
 _BLANK = "▁"  # SentencePiece's sign for a space
 
 
@@ -72,6 +75,10 @@ class FastTokenizer:
             }
         )
         self._special_pattern = _literal_pattern(self.special)
+        #: Whether a word begins at a space between letters, in every text.
+        self._has_windows = _begins_words(self._library) and not any(
+            " " in literal.strip() for literal in self.special
+        )
         self._to_bytes = _bytes_decoder(head.decoder, path)
         self._pieces = {each.id: each.content.encode() for each in head.added_tokens}
         self._special_ids = frozenset(self.special.values())
@@ -88,7 +95,7 @@ class FastTokenizer:
     @property
     def bos_id(self) -> int | None:
         """The BOS id that the tokenizer adds before every text, or None if it adds no BOS id."""
-        bare = self._library.encode("a", add_special_tokens=False).ids
+        bare = _ids(self._library, "a")
         whole: list[int] = self._library.encode("a", add_special_tokens=True).ids
         return whole[0] if whole[:1] != bare[:1] else None
 
@@ -104,10 +111,18 @@ class FastTokenizer:
     def encode(self, text: str, *, special: bool) -> list[int]:
         if not text.isascii():
             text = text.encode("utf-8", "replace").decode()  # replaces lone surrogates
+        ids: list[int] = []
+        for part in windows(text) if self._has_windows else (text,):
+            made = self._encode(part, special=special)
+            count_ids(len(made))
+            ids += made
+        return ids
+
+    def _encode(self, text: str, *, special: bool) -> list[int]:
         library = self._library
         if not special and self._special_pattern.search(text):
             library = self._plain_library()
-        ids: list[int] = library.encode(text, add_special_tokens=False).ids
+        ids = _ids(library, text)
         if special or self._special_ids.isdisjoint(ids):
             return ids
         return self._encode_split(text)
@@ -143,7 +158,7 @@ class FastTokenizer:
         start = 0
         for match in (*self._special_pattern.finditer(text), None):
             cut = len(text) if match is None else match.start() + 1
-            ids += self._plain_library().encode(text[start:cut], add_special_tokens=False).ids
+            ids += _ids(self._plain_library(), text[start:cut])
             start = cut
         return ids
 
@@ -169,6 +184,24 @@ def _open(text: str, path: Path | None = None) -> Any:
     library.no_truncation()
     library.no_padding()
     return library
+
+
+def _ids(library: Any, text: str) -> list[int]:
+    """Encode a text. The method ``encode`` keeps the interpreter's lock, so each other thread would
+    wait for a long text. The other method works on the library's threads, which have no turns."""
+    if len(text) <= _SHORT_CHARS:
+        short: list[int] = library.encode(text, add_special_tokens=False).ids
+        return short
+    (encoding,) = library.encode_batch_fast([text], add_special_tokens=False)
+    ids: list[int] = encoding.ids
+    return ids
+
+
+def _begins_words(library: Any) -> bool:
+    """Whether the tokenizer works on bytes, and begins a word at a space between letters."""
+    splitter = library.pre_tokenizer
+    pieces = [] if splitter is None else splitter.pre_tokenize_str("a b")
+    return pieces == [("a", (0, 1)), ("Ġb", (1, 3))]
 
 
 def _is_whitespace(text: str) -> bool:

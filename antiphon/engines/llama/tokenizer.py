@@ -21,14 +21,12 @@ from types import MappingProxyType
 from typing import Any
 
 from antiphon.errors import SetupError
-from antiphon.support.encoding_work import count_ids
+from antiphon.support.encoding_work import WINDOW_CHARS, count_ids, windows
 from antiphon.support.installation import needs_extra, needs_packages, require_package
 
 from .long_words import split_long_words
 
 BINDING = "xllamacpp"
-#: Texts with more characters are split at the ends of turns, and each piece is encoded on its own.
-_PIECE_CHARS = 50_000
 
 # enum llama_token_attr, llama.h
 UNKNOWN, CONTROL, USER_DEFINED, LSTRIP = 1 << 0, 1 << 3, 1 << 4, 1 << 7
@@ -178,9 +176,7 @@ class LlamaTokenizer:
         self.size: int = self._library.vocab_n_tokens(self._vocabulary)
         self._pieces: dict[int, bytes] = {}
         self.special, self.end_ids, self._user_defined = self._look_up_special()
-        #: Matches nothing if a special token has several words.
-        has_spaces = any(" " in literal.strip() for literal in self.special)
-        self._word_start = re.compile("(?!)" if has_spaces else "(?<=[A-Za-z]) (?=[A-Za-z])")
+        self._has_windows = not any(" " in literal.strip() for literal in self.special)
         self._turn_ends = re.compile("|".join(map(re.escape, self._dividing())) or "(?!)")
 
     @property
@@ -213,31 +209,21 @@ class LlamaTokenizer:
         if not self._splits_words:
             return self._tokens(text, special)
         parts = split_long_words(text, self.special if special else {})
-        if len(text) > _PIECE_CHARS:
+        if len(text) > WINDOW_CHARS:
             if special:
                 parts = (
                     piece
                     for part in parts
-                    for piece in split_at_turns(part, self._turn_ends, _PIECE_CHARS)
+                    for piece in split_at_turns(part, self._turn_ends, WINDOW_CHARS)
                 )
-            parts = (piece for part in parts for piece in self._windows(part))
+            if self._has_windows:
+                parts = (piece for part in parts for piece in windows(part))
         ids: list[int] = []
         for part in parts:
             made = self._tokens(part, special)
             count_ids(len(made))
             ids += made
         return ids
-
-    def _windows(self, text: str) -> Iterator[str]:
-        """Yield a text without turns in pieces of bounded work. Vocabularies with words begin a
-        word at a space between two letters, so the ids are the same."""
-        start = 0
-        while len(text) - start > 2 * _PIECE_CHARS:
-            if (space := self._word_start.search(text, start + _PIECE_CHARS)) is None:
-                break
-            yield text[start : space.start()]
-            start = space.start()
-        yield text[start:]
 
     def _tokens(self, text: str, special: bool) -> list[int]:
         spelled = text.encode("utf-8", "replace")

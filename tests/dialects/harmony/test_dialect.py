@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from openai_harmony import (
     Author,
     DeveloperContent,
+    HarmonyEncoding,
     ReasoningEffort,
     RenderConversationConfig,
     Role,
@@ -778,3 +779,48 @@ def stored(deltas: Sequence[Delta]) -> list[it.Item]:
             case it.FunctionCall() as call:
                 found.append(replace(call, call_id="c1", arguments=text))
     return found
+
+
+@pytest.mark.parametrize(
+    "text", ["The cat sat on the mat. " * 400, "漢字。" * 2000, "x = 1\n" * 2000]
+)
+def test_long_texts_spell_the_same_in_windows(text: str) -> None:
+    rendered = dialect().render(Conversation(items=(user(text),)), Options())
+    spelled = b"".join(map(tokenizer().piece, rendered.prompt.ids)).decode()
+    assert f"<|start|>user<|message|>{text}<|end|><|start|>assistant" in spelled
+
+
+def test_long_texts_have_the_ids_of_the_library() -> None:
+    text = "The cat sat on the mat, and it's 5 o'clock. " * 400
+    ids = dialect().render(Conversation(items=(user(text),)), Options()).prompt.ids
+    message = Line.from_role_and_content(Role.USER, text)
+    library = tuple(encoding().render(message))
+    assert ids[-len(library) - 2 :][: len(library)] == library
+
+
+@pytest.mark.parametrize("word", ["a" * 30_000, "-_" * 15_000, "a\u0301" * 15_000, " " * 30_000])
+def test_no_long_word_reaches_the_library(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its work grows with the square of the length of a word, under the interpreter's lock."""
+    lengths: list[int] = []
+    encode = HarmonyEncoding.encode
+
+    def record(self: HarmonyEncoding, text: str, **options: Any) -> list[int]:
+        lengths.append(len(text))
+        return encode(self, text, **options)
+
+    monkeypatch.setattr(HarmonyEncoding, "encode", record)
+    ids = dialect().render(Conversation(items=(user(word),)), Options()).prompt.ids
+    assert word in b"".join(map(tokenizer().piece, ids)).decode()
+    assert max(lengths) <= 2_000
+
+
+@pytest.mark.parametrize("word", ["a" * 6_000, "-_" * 3_000, "a\u0301" * 3_000, "'" * 6_000])
+def test_instructions_and_tools_with_a_long_word_are_refused(word: str) -> None:
+    for conversation, options in (
+        (Conversation(items=(), instructions=f"Say {word}."), Options()),
+        (Conversation(items=()), Options(tools=(Function(name="f", description=word),))),
+    ):
+        with pytest.raises(InvalidRequest, match="no word of more than 5000 characters"):
+            dialect().render(conversation, options)
+    fine = json.dumps({"a": ["b"] * 3_000}) + "Zwei Wörter. " * 1_000
+    dialect().render(Conversation(items=(), instructions=fine), Options())

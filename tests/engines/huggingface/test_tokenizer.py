@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
+from antiphon.engines.huggingface import tokenizer as module
 from antiphon.engines.huggingface.tokenizer import FastTokenizer
-from antiphon.errors import SetupError
+from antiphon.errors import InvalidRequest, SetupError
+from antiphon.support import encoding_work
 from tests.engines.huggingface import hf_files
 
 KINDS: dict[str, Callable[[], Tokenizer]] = {
@@ -45,6 +48,63 @@ def test_reads_special_tokens_as_the_library_does(
     assert (
         tokenizer.encode(text, special=True) == library.encode(text, add_special_tokens=False).ids
     )
+
+
+@given(words=st.lists(st.sampled_from([*PARTS, "cat", " sat", " on", "."]), max_size=60))
+def test_long_texts_are_encoded_as_whole_ones(
+    pair: tuple[FastTokenizer, Tokenizer], words: list[str]
+) -> None:
+    tokenizer, text = pair[0], "".join(words)
+    for special in (True, False):
+        whole = tokenizer.encode(text, special=special)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(encoding_work, "WINDOW_CHARS", 5)
+            assert tokenizer.encode(text, special=special) == whole
+
+
+@pytest.mark.parametrize("special", [True, False])
+async def test_texts_that_are_too_long_are_not_encoded_to_their_end(special: bool) -> None:
+    tokenizer = FastTokenizer(Path("tests/tiny_models/tiny-tools/tokenizer.json"))
+    counts: list[int] = []
+
+    def count(ids: int) -> None:
+        counts.append(ids)
+        encoding_work.count_ids(ids)
+
+    def encode() -> None:
+        with pytest.MonkeyPatch.context() as patch, encoding_work.limit_ids(1000):
+            patch.setattr(module, "count_ids", count)
+            tokenizer.encode("a cat sat " * 40_000, special=special)
+
+    with pytest.raises(InvalidRequest):
+        await encoding_work.encode_in_thread(encode)
+    assert len(counts) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_long_text_is_encoded_under_the_lock_of_the_interpreter(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's method ``encode`` holds it, so the whole process would wait for a long text."""
+
+    class Library:
+        def __init__(self, text: str, path: Path | None = None) -> None:
+            vars(self)["library"] = Tokenizer.from_str(text)
+
+        def encode(self, text: str, **options: Any) -> Any:
+            assert len(text) <= 1000
+            return vars(self)["library"].encode(text, **options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(vars(self)["library"], name)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            setattr(vars(self)["library"], name, value)
+
+    monkeypatch.setattr(module, "_open", Library)
+    tokenizer = FastTokenizer(hf_files.folder(tmp_path, KINDS[kind]()) / "tokenizer.json")
+    for special in (True, False):
+        assert tokenizer.encode("the <|im_end|> cat" * 100, special=special)
 
 
 @pytest.mark.requirement("UP-TEXT")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from antiphon.engines.llama import tokenizer as module
 from antiphon.engines.llama.tokenizer import LlamaTokenizer, split_at_turns
 from antiphon.errors import InvalidRequest, SetupError
+from antiphon.support import encoding_work
 from antiphon.support.encoding_work import count_ids, encode_in_thread, limit_ids
 from tests.hypothesis_settings import examples
 from tests.real.embedded_model import smollm2
@@ -70,13 +71,18 @@ def test_long_texts_are_split_before_end_tokens() -> None:
     assert [*split_at_turns("ab</s>cdefgh</s></s>", ends, 5)] == ["ab</s>cdefgh", "</s></s>"]
 
 
+def set_window(patch: pytest.MonkeyPatch, chars: int) -> None:
+    patch.setattr(module, "WINDOW_CHARS", chars)
+    patch.setattr(encoding_work, "WINDOW_CHARS", chars)
+
+
 @examples(50)
 @given(turns=st.lists(TEXTS, min_size=2, max_size=8))
 def test_long_texts_are_encoded_as_whole_ones(tokenizer: LlamaTokenizer, turns: list[str]) -> None:
     text = "<|im_end|>".join(turns)
     whole = tokenizer.encode(text, special=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_PIECE_CHARS", 5)
+        set_window(patch, 5)
         assert tokenizer.encode(text, special=True) == whole
 
 
@@ -89,7 +95,7 @@ def test_long_texts_without_turns_are_encoded_as_whole_ones(
     for special in (True, False):
         whole = tokenizer.encode(text, special=special)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "_PIECE_CHARS", 5)
+            set_window(patch, 5)
             assert tokenizer.encode(text, special=special) == whole
 
 
