@@ -56,6 +56,7 @@ from antiphon.retrieval.chunking import join_chunks, split_text
 from antiphon.runs.history.visible_history import VisibleHistory
 from antiphon.store.common.search_terms import index_terms, query_terms
 from antiphon.stream.deltas import Text
+from antiphon.support.encoding_work import windows
 from antiphon.support.logs import redact
 from antiphon.support.text import replace_lone_surrogates, truncate_middle
 from antiphon.testing.memory_store.store import MemoryStore
@@ -549,6 +550,12 @@ SCANNERS = (
         name="long words",
         work=lambda text: list(split_long_words(text, {"<|end|>": 1})),
         units=("a", " ", ".", "<|end|>", "<"),
+    ),
+    Scanner(
+        name="windows of tokenizers",
+        work=lambda text: [list(windows(text, 100, cuts=cuts)) for cuts in (True, False)],
+        units=("a", " ", "a ", "a b", "."),
+        covers=("support/encoding_work.py",),
     ),
     Scanner(
         name="truncation",

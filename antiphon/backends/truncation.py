@@ -21,12 +21,13 @@ _Rendered = TypeVar("_Rendered")
 
 def shorten_conversation(
     conversation: Conversation,
-    render: Callable[[Conversation], _Rendered],
+    render: Callable[[Conversation], _Rendered | None],
     fits: Callable[[_Rendered], bool],
 ) -> tuple[_Rendered, tuple[str, ...]] | None:
     """Drop the oldest items until the rendered conversation fits. Drop as few items as possible.
 
-    ``render``: renders a conversation. ``fits``: says whether a rendered conversation fits.
+    ``render``: renders a conversation; None if it is much too long. ``fits``: says whether a
+    rendered conversation fits.
 
     Returns the rendered shortened conversation, and the ids of the dropped items. Returns None if
     even the shortest conversation does not fit. A binary search keeps the number of calls of
@@ -42,7 +43,7 @@ def shorten_conversation(
             item for index, item in enumerate(conversation.items) if index not in dropped
         )
         rendered = render(replace(conversation, items=remaining, past_tokens=None))
-        if fits(rendered):
+        if rendered is not None and fits(rendered):
             best = rendered, tuple(conversation.items[index].id for index in sorted(dropped))
             high = count - 1
         else:

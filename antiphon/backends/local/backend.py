@@ -27,7 +27,13 @@ from antiphon.dialects.tools import collect_tools, restrict_tools
 from antiphon.engines.base import CachingEngine, Engine, ImageMeasurer, Sampling, SessionObserver
 from antiphon.engines.common.continued_engine import ContinuedEngine
 from antiphon.engines.common.watched_generation import GrammarWatch
-from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
+from antiphon.errors import (
+    CONTEXT_LENGTH_EXCEEDED,
+    BackendError,
+    CannotContinue,
+    InvalidRequest,
+    context_length_exceeded,
+)
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, Constraint, Prompt
@@ -49,6 +55,8 @@ __all__ = ["LocalBackend", "LocalReply"]
 _TRUNCATION_STEPS = 4
 #: Ids that are encoded at most, as a multiple of the context: a dialect may encode a text twice.
 _MAX_ENCODED = 2
+#: The same for a conversation that may be truncated. If it has more ids, its size is not known.
+_MAX_MEASURED = 16
 
 
 class LocalBackend(Backend):
@@ -225,35 +233,46 @@ class LocalBackend(Backend):
     ) -> tuple[Rendered, tuple[str, ...]]:
         """Render the conversation. Truncate it if it is too long and the request allows truncation.
         ``sizes``: content of an image → its number of tokens."""
-        if options.truncate:
-            rendered = self._dialect.render(conversation, options)
-        else:
-            with limit_ids(_MAX_ENCODED * self.context_size):
-                rendered = self._dialect.render(conversation, options)
-        if _prompt_size(rendered, sizes) < self.context_size:
+        most = _MAX_MEASURED if options.truncate else _MAX_ENCODED
+        rendered = self._render_bounded(conversation, options, most)
+        if rendered is not None and _prompt_size(rendered, sizes) < self.context_size:
             if self._engine.capabilities.uses_heads:
                 rendered = self._heads.add_head(rendered, conversation, options)
             return rendered, ()
         if options.truncate:
-            for room in self._prompt_rooms(_prompt_size(rendered, sizes), options):
+            size = None if rendered is None else _prompt_size(rendered, sizes)
+            for room in self._prompt_rooms(size, options):
                 shortened = shorten_conversation(
                     conversation,
-                    lambda shorter: self._dialect.render(shorter, options),
+                    lambda shorter: self._render_bounded(shorter, options, _MAX_ENCODED),
                     lambda shorter, room=room: _prompt_size(shorter, sizes) <= room,  # type: ignore[misc]
                 )
                 if shortened is not None:
                     return shortened
         raise context_length_exceeded()
 
-    def _prompt_rooms(self, size: int, options: Options) -> Iterator[int]:
+    def _render_bounded(
+        self, conversation: Conversation, options: Options, most: int
+    ) -> Rendered | None:
+        """Render the conversation. Returns None if the prompt has more ids than ``most`` times the
+        context."""
+        try:
+            with limit_ids(most * self.context_size):
+                return self._dialect.render(conversation, options)
+        except InvalidRequest as error:
+            if error.code != CONTEXT_LENGTH_EXCEEDED:
+                raise
+            return None
+
+    def _prompt_rooms(self, size: int | None, options: Options) -> Iterator[int]:
         """Yield the maximum sizes of a truncated prompt in tokens, in the order in which they are
-        tried. ``size``: the size of the whole prompt.
+        tried. ``size``: the size of the whole prompt, if it is known.
 
         If the engine caches prefixes, the number of tokens to drop is first rounded up to whole
         steps. The next turns then drop the same items, and continue the state of this prompt.
         """
         room = self.context_size - self._answer_room(options)
-        if self._engine.capabilities.cached_tokens:
+        if self._engine.capabilities.cached_tokens and size is not None:
             yield room - (room - size) % max(1, room // _TRUNCATION_STEPS)
         yield room
 

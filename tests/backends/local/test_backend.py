@@ -25,6 +25,7 @@ from antiphon.inference.conversation import (
 )
 from antiphon.inference.tokens import Chunk, ModelCard, Prompt
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
+from antiphon.support.encoding_work import count_ids
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.replies import batches_of, deltas_of
 from antiphon.wire.items import (
@@ -419,6 +420,33 @@ async def test_an_output_is_dropped_with_its_call() -> None:
 async def test_truncation_never_drops_the_last_user_message() -> None:
     with pytest.raises(InvalidRequest, match="context window"):
         await ask(local(engine(context=100)), user("a"), user("b" * 200), truncate=True)
+
+
+@pytest.mark.parametrize(("texts", "chars"), [(2_000, 100), (60, 10_000)])
+async def test_truncation_encodes_no_long_text_again_and_again(
+    monkeypatch: pytest.MonkeyPatch, texts: int, chars: int
+) -> None:
+    """Each attempt ends when its prompt is much too long. The first one measures the prompt."""
+    backend = local(engine(context=1000))
+    encode, made = backend.engine.tokenizer.encode, 0
+
+    def counting(text: str, *, special: bool) -> list[int]:
+        nonlocal made
+        ids: list[int] = []
+        for start in range(0, len(text), 100):
+            window = encode(text[start : start + 100], special=special)
+            made += len(window)
+            count_ids(len(window))
+            ids += window
+        return ids
+
+    monkeypatch.setattr(backend.engine.tokenizer, "encode", counting)
+    items = [user("a" * chars, f"i{number}") for number in range(texts)]
+    conversation = Conversation(items=(*items, user("Now.", "last")))
+    reply = await backend.prepare(conversation, Options(truncate=True, max_output_tokens=16))
+    assert reply.input_tokens < 1000
+    attempts = 2 * texts.bit_length()  # at most: one search for each size that is tried
+    assert made < 16 * 1_100 + attempts * 2 * 1_100
 
 
 async def test_truncation_preserves_developer_messages() -> None:
