@@ -154,6 +154,27 @@ def hostile_requests(document: dict[str, Any], ids: dict[str, str]) -> Iterator[
                     yield from _in_form(document, name, url, form["schema"])
 
 
+def hostile_bodies(path: str, body: dict[str, Any]) -> Iterator[HostileRequest]:
+    """Yield requests with this body, with a hostile value at one place each."""
+    for place, changed in _replaced(body):
+        for value in VALUES:
+            yield HostileRequest(f"POST {path}", path, changed, place, value)
+
+
+def _replaced(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a JSON value with ``_PLACE`` in place of each value in it."""
+    yield "", _PLACE
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            for place, changed in _replaced(inner):
+                yield f"{name}.{place}".strip("."), {**value, name: changed}
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            for place, changed in _replaced(inner):
+                items = [*value[:index], changed, *value[index + 1 :]]
+                yield f"[{index}].{place}".strip("."), items
+
+
 def _filled(path: str, ids: dict[str, str]) -> str:
     for name, id in ids.items():
         path = path.replace(f"{{{name}}}", quote(id, safe=""))

@@ -13,13 +13,20 @@ from typing import Any
 import httpx
 import pytest
 
+from antiphon.backends.base import Backend
+from antiphon.backends.reading import EmbeddingBackend, RerankBackend, SpeechBackend
 from antiphon.resources.prompts import Prompts
 from antiphon.store import open_store
 from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.server import Server, engine, local
-from tests.fuzz.hostile_requests import HostileRequest, hostile_requests
+from tests.fakes.audio import WordSpeaker
+from tests.fakes.embedder import WordEmbedder
+from tests.fakes.reranker import WordReranker
+from tests.fuzz.full_requests import BODIES
+from tests.fuzz.hostile_requests import HostileRequest, hostile_bodies, hostile_requests
 from tests.hypothesis_settings import is_fuzz
 from tests.schemathesis.server import create_objects
+from tests.tools.image_generation.fake_generator import FakeImageGenerator, image_provider
 
 #: Requests for each operation, in a usual run and under ``make fuzz``.
 USUAL, MANY = 8, 2_000
@@ -83,6 +90,35 @@ async def test_hostile_values_are_answered(server: Server) -> None:
     ]
     random.shuffle(chosen)
     assert [problem for each in chosen if (problem := await send(server, each))] == []
+
+
+def backend_for(path: str) -> Backend:
+    """Return the model ``tiny`` that answers requests of a path."""
+    match path:
+        case "/v1/embeddings":
+            return EmbeddingBackend("tiny", WordEmbedder())
+        case "/v1/rerank":
+            return RerankBackend("tiny", WordReranker())
+        case "/v1/audio/speech":
+            return SpeechBackend("tiny", WordSpeaker())
+    return local(engine(lambda prompt: "Hello there!"))
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("path", BODIES)
+async def test_hostile_values_in_full_requests_are_answered(path: str) -> None:
+    images = {"image_generation": image_provider(FakeImageGenerator())}
+    server = Server(backend_for(path), await open_store("memory:"), providers=images)
+    try:
+        accepted = await server.client.post(path, json=BODIES[path])
+        assert accepted.status_code == 200, accepted.text
+        requests = list(hostile_bodies(path, BODIES[path]))
+        random = Random() if is_fuzz() else Random(1)
+        chosen = random.sample(requests, min(len(requests), MANY if is_fuzz() else 2 * USUAL))
+        assert [problem for each in chosen if (problem := await send(server, each))] == []
+        assert "Traceback" not in server.log.getvalue()
+    finally:
+        await server.close()
 
 
 @pytest.mark.parametrize(
