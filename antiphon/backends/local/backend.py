@@ -410,9 +410,6 @@ class LocalReply(Reply):
                 await send(sink, tuple(parser.feed(Chunk(self._rendered.reasoning_end_ids))))
                 self._reasoning_cut = True
             prompt, sampling = self._continuation(sampled)
-            if sampling.max_tokens < 1:
-                reason, deltas = "length", ()
-                break
             async with aclosing(self._generate(prompt, sampling)) as chunks:
                 async for chunk in chunks:
                     # a later engine call finds this reply's own tokens in the cache

@@ -41,13 +41,13 @@ class ContinuedEngine:
         self.capabilities = inner.capabilities
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """See ``Engine.generate``. Raises ``EngineLost`` if a constraint applies to the tokens
-        before the loss, because an engine cannot start in the middle of a grammar."""
+        """See ``Engine.generate``. If no token is left to generate, also after a loss, the
+        generation ends without a request. Raises ``EngineLost`` if a constraint applies to the
+        tokens before the loss, because an engine cannot start in the middle of a grammar."""
         sampled: list[int] = []
         losses = stalled = 0
         attempt = self._inner.generate(prompt, sampling)
-        while True:
-            count = len(sampled)
+        while (count := len(sampled)) < sampling.max_tokens:
             try:
                 async with aclosing(attempt) as chunks:
                     async for chunk in chunks:
@@ -55,7 +55,7 @@ class ContinuedEngine:
                         yield chunk
                 return
             except EngineLost as lost:
-                if sampled and sampling.constraint is not None:
+                if sampling.constraint is not None and 0 < len(sampled) < sampling.max_tokens:
                     raise
                 losses, stalled = losses + 1, 0 if len(sampled) > count else stalled + 1
                 if stalled >= _MAX_STALLED or losses > _MAX_LOSSES:
@@ -64,6 +64,7 @@ class ContinuedEngine:
                 is_process = lost.failure is None
                 sampling = replace(sampling, retry=lost.retry)
             attempt = self._continue(prompt, sampling, sampled, is_process=is_process)
+        yield Chunk(finish="length")
 
     async def _continue(
         self, prompt: Prompt, sampling: Sampling, sampled: list[int], *, is_process: bool
@@ -71,9 +72,6 @@ class ContinuedEngine:
         """Generate the tokens after ``sampled``. ``is_process``: whether a process was lost."""
         if sampled:
             prompt, sampling = prompt.followed_by(sampled), sampling.after(sampled)
-        if sampling.max_tokens < 1:
-            yield Chunk(finish="length")
-            return
         async with AsyncExitStack() as turn:
             if is_process:
                 await turn.enter_async_context(self._restarting)

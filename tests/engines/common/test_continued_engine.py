@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.engines.base import Sampling
 from antiphon.engines.common.continued_engine import ContinuedEngine
+from antiphon.engines.common.watched_generation import GrammarWatch
 from antiphon.errors import BackendError, EngineLost
 from antiphon.inference.tokens import Chunk, Constraint, Prompt
 from antiphon.testing.engine import ScriptedEngine
@@ -60,14 +61,27 @@ async def test_generation_continues_after_its_last_token() -> None:
     assert [sampling.max_tokens for _, sampling in inner.requests] == [12, 12, 9, 3]
 
 
-async def test_all_tokens_were_there_when_the_process_ended() -> None:
+@pytest.mark.parametrize("constraint", [None, Constraint("start: /x+/")])
+async def test_loss_after_the_last_token_ends_the_generation(constraint: Constraint | None) -> None:
     class LateEngine(CrashingEngine):
         async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+            self.requests.append((prompt, sampling))
             yield Chunk((7, 8))
             raise EngineLost
 
-    chunks = await _chunks(ContinuedEngine(LateEngine()), 1, Sampling(max_tokens=2))
-    assert _ids(chunks) == [7, 8] and chunks[-1].finish == "length"
+    engine = LateEngine()
+    sampling = Sampling(max_tokens=2, constraint=constraint)
+    chunks = GrammarWatch(ContinuedEngine(engine)).generate(Prompt((1,)), sampling)
+    assert [(chunk.ids, chunk.finish) async for chunk in chunks] == [((7, 8), None), ((), "length")]
+    assert len(engine.requests) == 1
+
+
+async def test_generation_without_a_token_left_asks_no_engine() -> None:
+    inner = CrashingEngine()
+    assert await _chunks(ContinuedEngine(inner), 1, Sampling(max_tokens=0)) == [
+        Chunk(finish="length")
+    ]
+    assert not inner.requests
 
 
 async def test_request_that_always_ends_the_process_fails_with_the_reason() -> None:
