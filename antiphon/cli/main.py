@@ -19,12 +19,14 @@ from .parser import MODEL_PREFIX, command_flags, create_parser
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; ``argv`` defaults to the process's arguments. Without arguments, a server is
-    started.
+    started. ``help COMMAND`` is ``COMMAND --help``, and ``version`` is ``--version``.
 
     Returns the exit code: 2 for an error that the user can fix (one line on stderr), 130 after
     Ctrl-C, 0 for success.
     """
     words = list(sys.argv[1:] if argv is None else argv) or ["serve"]
+    if words[0] in ("help", "version"):
+        words = [*words[1:], f"--{words[0]}"]
     parser = create_parser(words)
     try:
         if not words[0].startswith("-") and words[0] not in COMMANDS:

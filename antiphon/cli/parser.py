@@ -129,7 +129,7 @@ def command_flags(arguments: argparse.Namespace) -> list[str]:
     """Return the flags that the command in ``arguments`` accepts. From this list, the error message
     for an unknown flag suggests a similar flag."""
     if arguments.command is None:
-        return ["--help"]
+        return ["--help", "--version"]
     command = COMMANDS[arguments.command]
     found = [*_settings_flags(command), *(_model_flags() if command.sets_model else ())]
     return ["--config", "--help", *(option.flag for option in found if option.flag)]

@@ -91,10 +91,19 @@ def test_no_command_serves(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(served) == 1
 
 
-def test_version_flag_prints_version(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("word", ["--version", "version"])
+def test_version_is_printed(capsys: pytest.CaptureFixture[str], word: str) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["--version"])
+        main([word])
     assert (caught.value.code, capsys.readouterr().out) == (0, f"antiphon {__version__}\n")
+
+
+@pytest.mark.parametrize("words", [["help", "serve"], ["help"]])
+def test_help_is_also_a_word(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {' '.join(['antiphon', *words[1:]])} [")
 
 
 def test_help_of_serve_and_chat_lists_every_flag(
@@ -171,6 +180,8 @@ def test_settings_hides_the_password_in_an_address(
         (["serve", "--por", "1"], "unknown argument --por; did you mean --port?"),
         (["chat", "--store", "x"], "unknown argument --store"),
         (["--nothing"], "unknown argument --nothing"),
+        (["--verison"], "unknown argument --verison; did you mean --version?"),
+        (["help", "srve"], "unknown command 'srve'; did you mean serve?"),
         (["srve"], "unknown command 'srve'; did you mean serve?"),
         (["serve", "--config", "absent.toml"], "absent.toml cannot be read: No such file"),
         (["serve", "--port", "0", "absent.gguf"], "There is no model 'absent.gguf'"),
