@@ -329,10 +329,12 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-#: Names of options in llama.cpp, vLLM, SGLang and Ollama → ours.
+#: Names of options in llama.cpp, vLLM, SGLang and Ollama, and guesses at ours → ours.
 _FOREIGN_NAMES: Mapping[str, str] = {
+    "address": "source",
     "api_base": "source",
     "base_url": "source",
+    "endpoint": "source",
     "chat_template_kwargs": "template_kwargs",
     "ctx_size": "context_size",
     "lora": "adapters",
@@ -354,6 +356,8 @@ _FOREIGN_NAMES: Mapping[str, str] = {
     "system": "instructions",
     "system_prompt": "instructions",
     "temp": "temperature",
+    "upstream": "source",
+    "upstream_url": "source",
     "url": "source",
 }
 

@@ -267,6 +267,10 @@ def test_folder_of_sockets_belongs_to_the_user(
             "antiphon.toml: models.m.suorce is unknown; did you mean source?",
         ),
         (
+            "[models.m]\nupstream = 'http://127.0.0.1:1/v1'",
+            "antiphon.toml: models.m.upstream is unknown; did you mean source?",
+        ),
+        (
             "[models.m]\nalias = []\nsource = ''",
             "antiphon.toml: models.m.alias is unknown; did you mean aliases?",
         ),
