@@ -62,11 +62,18 @@ async def test_unknown_url_says_what_was_meant_or_is_not_offered(
     assert hint in error_of(answer)["message"]
 
 
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ('{"model": "tiny",}', "byte 17"),
+        ('{\n  "model": "tiny",\n  "input": "Größe",}\n', "line 3, column 20"),
+    ],
+)
 async def test_error_for_broken_json_says_where_it_is_broken(
-    make_app: Any, error_of: ErrorOf
+    make_app: Any, error_of: ErrorOf, body: str, place: str
 ) -> None:
-    answer = await make_app().client.post("/v1/responses", content=b'{"model": "tiny",}')
-    assert error_of(answer)["message"].endswith("(trailing comma in object (byte 17))")
+    answer = await make_app().client.post("/v1/responses", content=body.encode())
+    assert error_of(answer)["message"].endswith(f"(trailing comma in object ({place}))")
 
 
 @pytest.mark.parametrize(

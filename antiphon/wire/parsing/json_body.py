@@ -19,6 +19,8 @@ from antiphon.wire.json_types import JsonObject
 from .errors import json_type_name
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+#: Where msgspec's message says that the JSON is wrong.
+_PLACE = re.compile(r"byte (\d+)")
 #: Strings, brackets and commas of JSON.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{},]', re.DOTALL)
 #: A part of a string of JSON, without its quotes. So many bytes are matched at a time.
@@ -79,7 +81,7 @@ def parse_json_object(body: bytes, limits: BodyLimits, *, nulls: bool = False) -
         raise _too_deep(body, limits.nesting) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if not _SURROGATE.search(body):
-            raise _not_json(error) from None
+            raise _not_json(body, error) from None
         raw = _decode_with_surrogates(body, limits)
     if not isinstance(raw, dict):
         raise InvalidRequest(
@@ -138,7 +140,7 @@ def _decode_with_surrogates(body: bytes, limits: BodyLimits) -> Any:
     except RecursionError:
         raise _too_deep(body, limits.nesting) from None
     except (ValueError, msgspec.DecodeError):
-        raise _not_json() from None
+        raise _not_json(body) from None
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -183,9 +185,15 @@ def _path_of_deepest(body: bytes, limit: int) -> str:
     return "".join(names).lstrip(".")[:_MAX_PATH]
 
 
-def _not_json(error: Exception | None = None) -> InvalidRequest:
+def _not_json(body: bytes, error: Exception | None = None) -> InvalidRequest:
     """Return the error for a body that is no JSON. ``error``: says what is wrong, and where."""
     detail = "" if error is None else f" ({str(error).removeprefix('JSON is malformed: ')})"
+    if b"\n" in body and (place := _PLACE.search(detail)):
+        lines = body[: int(place[1])].split(b"\n")
+        column = len(lines[-1].decode(errors="replace")) + 1
+        detail = (
+            f"{detail[: place.start()]}line {len(lines)}, column {column}{detail[place.end() :]}"
+        )
     return InvalidRequest(
         f"We could not parse the JSON body of your request.{detail}", code="invalid_json"
     )
