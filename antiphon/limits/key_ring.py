@@ -183,15 +183,22 @@ class KeyRing:
         """
         if await self.last_deletion(tenant) > began_after:
             raise AccessRevoked("The tenant of this response was deleted.")
-        if name is None or not self._is_configured:
+        if name is None or not self._is_configured or await self._entry_of(tenant, name):
             return
+        if name.partition("/")[0] not in self._issuers:
+            raise AccessRevoked("The API key that began this response is no longer valid.")
+
+    async def limited_now(self, tenant: str, client: Client) -> Client:
+        """Return a client of a tenant with the limits that its key has now. A user who has signed
+        in, and a client whose key has ended, keep their limits. Raises ``StoreError``."""
+        entry = None if client.key is None else await self._entry_of(tenant, client.key)
+        return client if entry is None else entry.client
+
+    async def _entry_of(self, tenant: str, name: str) -> KeyEntry | None:
         await self._read_stored_keys()
-        for entry in (*self._entries, *self._stored_entries):
-            if entry.client.key == name and entry.tenant == tenant:
-                return
-        if name.partition("/")[0] in self._issuers:
-            return
-        raise AccessRevoked("The API key that began this response is no longer valid.")
+        entries = (*self._entries, *self._stored_entries)
+        matches = (each for each in entries if (each.client.key, each.tenant) == (name, tenant))
+        return next(matches, None)
 
     async def _read_stored_keys(self) -> None:
         """Read the API keys in the store. If they have changed, make their entries again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -20,6 +21,7 @@ from antiphon.http.middleware.auth import AuthConfig
 from antiphon.limits.key_ring import AuthKey
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.runs.execution import supervisor
+from antiphon.runs.service import Service
 from antiphon.runs.tool_loop.executor import CallBudget, CallEnvironment, CallRunner, CallServices
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
@@ -290,6 +292,47 @@ async def test_limits_of_an_open_socket_are_those_of_now(serve: Serve) -> None:
         process.time += 3
         wire.create(input="hi")
         assert (await wire.event())["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.requirement("API-REVOKED-ACCESS")
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [({"models": ("other",)}, "do not have access"), ({"tools": ()}, "may not use")],
+)
+@pytest.mark.parametrize("kind", ["background", "batch"])
+async def test_work_that_waited_begins_with_the_limits_of_now(
+    serve: Serve, kind: str, limits: dict[str, Any], reason: str
+) -> None:
+    """A response in the background, and a line of a batch: both begin after the key got limits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Service, "start", lambda service: None)
+        server = serve(["Hello!"])
+    process = Process(server, ends_runs=True)
+    secret = await process.create(tenant="team")
+    body = {**ASK, "tools": [{"type": "web_search"}]}
+    if kind == "background":
+        path, work = "/v1/responses", {**body, "background": True}
+    else:
+        line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": body}
+        files = {"file": ("in.jsonl", json.dumps(line).encode())}
+        headers, form = {"authorization": f"Bearer {secret}"}, {"purpose": "batch"}
+        file = await process.client.post("/v1/files", headers=headers, data=form, files=files)
+        path, work = "/v1/batches", {"endpoint": "/v1/responses", "completion_window": "24h"}
+        work["input_file_id"] = file.json()["id"]
+    begun = (await process.send("POST", path, secret, work)).json()
+    record = (await process.keys.current())[0]
+    await server.store.keys.replace(replace(record, **limits))
+    process.time += 3
+    server.service.start()
+    async with asyncio.timeout(30):
+        while begun["status"] not in ("completed", "failed"):
+            await asyncio.sleep(0.05)
+            begun = (await process.send("GET", f"{path}/{begun['id']}", secret)).json()
+    if kind == "background":
+        assert reason in begun["error"]["message"]
+    else:
+        error = await process.send("GET", f"/v1/files/{begun['error_file_id']}/content", secret)
+        assert reason in error.text
 
 
 @pytest.mark.requirement("API-REVOKED-ACCESS")

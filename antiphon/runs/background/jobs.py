@@ -26,6 +26,7 @@ from antiphon.errors import (
     StoreError,
 )
 from antiphon.inference.conversation import PromptTokens
+from antiphon.limits.clients import Client
 from antiphon.resources.conversations import Conversations, conversation_locked
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.webhook_endpoints import WebhookEndpoints
@@ -205,6 +206,10 @@ class BackgroundJobs:
             await self._conversations.reacquire_lock(job.tenant, request.conversation, job.id)
             if interrupted_in_summary(restored.log):
                 raise CannotContinue("its reasoning was being summarized")
+            client = Client(key=request.api_key)
+            client = await self._dependencies.keys.limited_now(job.tenant, client)
+            client.check_model(job.model, request.model)
+            client.check_tools(self._preparer.tool_types(request))
             reply, parent = await self._resumed_reply(claim, request, restored)
         except (StoreError, EngineLost):  # the run is claimed again
             raise

@@ -453,7 +453,7 @@ class BatchWorker:
         for attempt in count(1):
             request = LineRequest(
                 tenant=tenant,
-                client=client,
+                client=await self._keys.limited_now(tenant, client),
                 url=line.url,
                 body=bytes(line.body),
                 key=line_id if attempt == 1 else f"{line_id} {attempt}",
