@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import partial, wraps
+from functools import partial
 from inspect import iscoroutinefunction, isroutine
 from typing import Any
 
@@ -46,31 +46,32 @@ def _endpoints(owner: object) -> Iterator[object]:
 def _route(endpoint: Any, operation: Operation, access: AuthConfig) -> Route:
     method, path = operation.route.split()
     if isroutine(endpoint):
-        endpoint = _answering(endpoint, operation, access)
+        endpoint = _HandlerApp(endpoint, operation, access)
     elif operation.permission is not None:
         raise ValueError(f"{operation.id}: only the permission of a handler is checked")
     return (_ActionRoute if operation.is_action else Route)(path, endpoint, methods=[method])
 
 
-def _answering(
-    handler: _Handler, operation: Operation, access: AuthConfig
-) -> Callable[[Request], Awaitable[ASGIApp]]:
-    """Return a handler that returns an ASGI app. What ``handler`` returns is sent as JSON, unless
-    it is an ASGI app itself. Clients of the Messages API get it in Anthropic's form."""
-    permission = operation.permission
-    for_messages = _messages_handler(handler, operation.messages)
+class _HandlerApp:
+    """The ASGI app of a handler. What the handler returns is sent as JSON, unless it is an ASGI app
+    itself. Clients of the Messages API get it in Anthropic's form."""
 
-    @wraps(handler)
-    async def answering(request: Request) -> Any:
-        if permission is not None:
-            check_permission(request.scope, access, permission)
-        if for_messages is not None and is_messages_client(request.scope):
-            answer = await for_messages(request)
+    def __init__(self, handler: _Handler, operation: Operation, access: AuthConfig) -> None:
+        self.__wrapped__ = handler
+        self.operation = operation
+        self._access = access
+        self._for_messages = _messages_handler(handler, operation.messages)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.operation.permission is not None:
+            check_permission(scope, self._access, self.operation.permission)
+        request = Request(scope, receive, send)
+        if self._for_messages is not None and is_messages_client(scope):
+            answer = await self._for_messages(request)
         else:
-            answer = await handler(request)
-        return answer if callable(answer) else json_reply(answer)
-
-    return answering
+            answer = await self.__wrapped__(request)
+        reply: ASGIApp = answer if callable(answer) else json_reply(answer)
+        await reply(scope, receive, send)
 
 
 def _messages_handler(handler: _Handler, form: Callable[..., Any] | None) -> _Handler | None:

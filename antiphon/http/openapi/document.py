@@ -141,7 +141,9 @@ def endpoints(routes: Iterable[Any]) -> Iterator[Endpoint]:
         found = operation_of(route.endpoint) if isinstance(route, Route) else None
         if found is None:
             continue
-        summary = found.summary or _first_sentence(inspect.getdoc(route.endpoint) or "")
+        summary = found.summary or _first_sentence(
+            inspect.getdoc(inspect.unwrap(route.endpoint)) or ""
+        )
         for method in sorted((route.methods or set()) - {"HEAD"}):
             yield Endpoint(method=method, path=route.path, operation=found, summary=summary)
 

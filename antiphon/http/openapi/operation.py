@@ -7,6 +7,7 @@ that the handler returns.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import unwrap
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from msgspec import Struct
@@ -136,12 +137,12 @@ def messages_handler(handler: Callable[..., Any]) -> Callable[[_HandlerT], _Hand
     return attach
 
 
-def operation_of(endpoint: object) -> Operation | None:
+def operation_of(endpoint: Callable[..., Any]) -> Operation | None:
     """Return the operation that the endpoint of a route declares, with the type of its answer.
     ``endpoint``: a handler, or an ASGI app. Returns None if the endpoint declares no operation."""
     found = getattr(endpoint, "operation", None)
     if not isinstance(found, Operation):
         return None
     if found.answer is None and found.media_type == "application/json":
-        return replace(found, answer=get_type_hints(endpoint)["return"])
+        return replace(found, answer=get_type_hints(unwrap(endpoint))["return"])
     return found
