@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib import resources
 
 #: The name of a query, or the two names of queries that differ in few words. Where they differ, the
@@ -45,6 +46,7 @@ _FOR_SQLITE = (
 )
 
 
+@cache
 def queries(package: str, translate: Callable[[str], str] = str) -> Mapping[str, str]:
     """Return the queries of a store package by their names: those that all stores share, in the
     language to which ``translate`` translates them, and those of the package itself."""
@@ -78,6 +80,7 @@ def _named_texts(package: str) -> Iterator[tuple[str, str]]:
             yield second, _FORMS.sub(r"\2", body).strip()
 
 
+@cache
 def migrations(package: str, translate: Callable[[str], str] = str) -> tuple[tuple[str, str], ...]:
     """Return the name and the script of each migration of a store package, in the order in which
     they are applied. A script may contain the shared script with the same name, translated. A name
