@@ -55,6 +55,7 @@ class BackendCapabilities(Struct, frozen=True, kw_only=True):
       backend gets them as the client sent them. It replaces each image by a note or rejects the
       request.
     - ``audio_video``: the backend accepts audio and video.
+    - ``hears``: recordings of requests go to the backend, and no other model writes them down.
     - ``hosted_tools``: types of the tools that the upstream runs, such as ``web_search``. The reply
       contains the items of these tools.
     - ``completes_text``: the backend implements ``complete``.
@@ -69,6 +70,7 @@ class BackendCapabilities(Struct, frozen=True, kw_only=True):
 
     images: bool = False
     audio_video: bool = False
+    hears: bool = False
     hosted_tools: frozenset[str] = frozenset()
     completes_text: bool = False
     detokenizes: bool = False

@@ -48,7 +48,7 @@ class ScriptedBackend(Backend):
 
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
-    capabilities = BackendCapabilities(images=True, audio_video=True)
+    capabilities = BackendCapabilities(images=True, audio_video=True, hears=True)
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     - ``body``: fields that are added to every request body.
     - ``connect_s``: time limit for opening a connection, in seconds.
     - ``silence_s``: maximum time without data from the upstream, in seconds.
+    - ``hears`` (not for the engine ``completions``): whether the upstream's model hears.
     - ``tools`` (only for the engine ``responses``): types of hosted tools that the upstream runs.
     - ``tokenizer`` (only for the engine ``completions``): the location of the model's tokenizer.
     - ``router``: the kind of router at the upstream's address. It comes from the model's setting
@@ -39,6 +40,7 @@ class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     body: dict[str, Any] = field(default_factory=dict)
     connect_s: float = 10
     silence_s: float = 600
+    hears: bool = True
     tools: list[str] = field(default_factory=list)
     tokenizer: str | None = None
     router: str | None = None

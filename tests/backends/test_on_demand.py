@@ -516,6 +516,10 @@ async def test_delegates_completion_and_detokenization() -> None:
             unable.detokenize((1,))
 
 
+async def test_recordings_for_an_unloaded_model_are_written_down_first() -> None:
+    assert not OnDemandBackend("m", Maker()).capabilities.hears
+
+
 @pytest.mark.parametrize("ready_timeout_s", [0, 5])
 async def test_unsupported_completion_is_rejected_or_fails(ready_timeout_s: float) -> None:
     async def ask(backend: Backend) -> httpx.Response:

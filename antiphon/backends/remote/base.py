@@ -105,7 +105,7 @@ class RemoteBackend(Backend, ABC):
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
     #: Only the upstream knows whether its model accepts images. It rejects images itself.
-    capabilities = BackendCapabilities(images=True, audio_video=True)
+    capabilities = BackendCapabilities(images=True, audio_video=True, hears=True)
 
     def __init__(
         self,
@@ -119,6 +119,7 @@ class RemoteBackend(Backend, ABC):
     ) -> None:
         self.upstream = upstream
         self.flavour = flavour
+        self.capabilities = replace(self.capabilities, hears=flavour.hears)
         self.url = f"{upstream.versioned_url}/{self.path}"
         self.context_size = context_size
         self._model = model

@@ -11,6 +11,8 @@ from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from antiphon.backends.remote.chat_completions.backend import ChatCompletionsBackend
 from antiphon.backends.remote.responses.backend import ResponsesBackend
 from antiphon.dialects.base import Parser
@@ -18,7 +20,13 @@ from antiphon.dialects.formats.registry import SHIPPED, Formats
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.errors import SetupError
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.endpoint import connecting, first_model_id, list_models, model_owner
+from antiphon.upstream.endpoint import (
+    EndpointOptions,
+    connecting,
+    first_model_id,
+    list_models,
+    model_owner,
+)
 
 from .chat_completions import servers as chat_servers
 from .flavours import ServerFlavour
@@ -56,7 +64,7 @@ async def create_chat_backend(
     reasoning_parser = _reasoning_parser(name, reasoning_format, formats)
     async with connecting(name, url, key, options) as (upstream, endpoint):
         model, flavour = await _resolve_model(
-            name, upstream, model, endpoint.flavour, chat_servers.FLAVOURS
+            name, upstream, model, endpoint, chat_servers.FLAVOURS
         )
     return ChatCompletionsBackend(
         upstream,
@@ -84,7 +92,7 @@ async def create_responses_backend(
     the same meaning as in ``create_chat_backend``."""
     rows = responses_servers.FLAVOURS
     async with connecting(name, url, key, options) as (upstream, endpoint):
-        model, flavour = await _resolve_model(name, upstream, model, endpoint.flavour, rows)
+        model, flavour = await _resolve_model(name, upstream, model, endpoint, rows)
     return ResponsesBackend(
         upstream,
         model,
@@ -100,22 +108,25 @@ async def _resolve_model(
     name: str,
     upstream: Upstream,
     model: str | None,
-    flavour: str | None,
+    endpoint: EndpointOptions,
     rows: Mapping[str, _Flavour],
 ) -> tuple[str, _Flavour]:
     """Return the name of the model on the upstream, and the kind of server.
 
-    ``model``, ``flavour``: the configured values, or None. ``rows``: all kinds of servers by name.
-    If ``model`` is None, the first model in the upstream's list of models is used. If ``flavour``
-    is None, the kind is found by the upstream's host name or by its list of models. If neither
-    identifies the kind, it is ``plain``.
+    ``model``: the configured value, or None. ``rows``: all kinds of servers by name. If ``model``
+    is None, the first model in the upstream's list of models is used. If ``endpoint`` names no
+    kind, it is found by the upstream's host name or by its list of models. If neither identifies
+    the kind, it is ``plain``.
     """
+    flavour = endpoint.flavour
     listed = None if model and flavour else await list_models(upstream)
     row = (
         _flavour_by_name(name, flavour, rows)
         if flavour
         else _flavour_by_listing(upstream, listed, rows)
     )
+    if not endpoint.hears:
+        row = replace(row, hears=False)
     return model or first_model_id(name, upstream, listed), row
 
 

@@ -29,6 +29,8 @@ class ServerFlavour(Struct, frozen=True, kw_only=True):
     grammar_fields: Mapping[str, tuple[str, ...]] = {}
     #: Image formats that the server cannot read, as MIME types.
     unreadable_formats: frozenset[str] = frozenset()
+    #: The model hears recordings. Only the settings can say that it does not.
+    hears: bool = True
     #: The server accepts ``chat_template_kwargs``.
     accepts_template_kwargs: bool = False
     #: The kind of the server's endpoint that counts tokens.

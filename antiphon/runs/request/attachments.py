@@ -62,7 +62,7 @@ class Attachments:
     def writes_down(self, backend: Backend) -> bool:
         """Return whether recordings become texts, because the model cannot hear."""
         is_possible = self.audio is not None and self.audio.input_model is not None
-        return is_possible and not backend.capabilities.audio_video
+        return is_possible and not backend.capabilities.hears
 
     def capabilities(self, backend: Backend) -> BackendCapabilities:
         """Return what a backend can do with the attachments of this server."""

@@ -15,7 +15,6 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.backends.base import BackendCapabilities
 from antiphon.backends.local.capability_checks import extra_field
 from antiphon.backends.remote.base import (
     RemoteBackend,
@@ -76,11 +75,8 @@ class ResponsesBackend(RemoteBackend):
         super().__init__(
             upstream, model, flavour, context_size=context_size, body=body, template=template
         )
-        self.capabilities = BackendCapabilities(
-            images=True,
-            audio_video=True,
-            hosted_tools=hosted_tools,
-            summarizes_reasoning=True,
+        self.capabilities = replace(
+            self.capabilities, hosted_tools=hosted_tools, summarizes_reasoning=True
         )
 
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:

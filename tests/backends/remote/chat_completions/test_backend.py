@@ -709,6 +709,13 @@ async def test_invalid_settings_raise_setup_error(more: dict[str, Any], says: st
             await create_chat_backend("tiny", playing.url, **more)
 
 
+async def test_settings_may_say_that_the_model_does_not_hear() -> None:
+    async with backend_with_answers() as (_, backend):
+        assert backend.capabilities.hears
+    async with backend_with_answers(options={"hears": False}) as (_, deaf):
+        assert not deaf.capabilities.hears
+
+
 async def test_upstream_may_be_down_at_start() -> None:
     async with fake() as playing:
         backend = await create_chat_backend("tiny", playing.url, model="m")

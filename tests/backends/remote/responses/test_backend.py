@@ -394,6 +394,13 @@ async def test_output_before_an_error_is_delivered() -> None:
         await whole.close()
 
 
+async def test_settings_may_say_that_the_model_does_not_hear() -> None:
+    async with backend_with_answers() as (_, backend):
+        assert backend.capabilities.hears
+    async with backend_with_answers(options={"hears": False}) as (_, deaf):
+        assert not deaf.capabilities.hears
+
+
 async def test_unknown_flavour_is_an_error() -> None:
     async with fake() as playing:
         with pytest.raises(SetupError, match="there is no 'vlm'"):
