@@ -12,6 +12,7 @@ import structlog
 
 from antiphon.backends.catalog import ModelCatalog
 from antiphon.config.settings import Settings
+from antiphon.engines.base import DiskCache
 from antiphon.errors import SetupError
 from antiphon.inference.sampling import SessionSignal
 from antiphon.models import catalog
@@ -144,21 +145,25 @@ class UnownedPrefixes:
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._cache = disk_cache(settings)
-        self._folder = prefix_folder(settings)
+        #: Where states of earlier settings may be, if the settings keep none.
+        self._outdated = prefix_folder(settings) if self._cache is None else None
         self._store = store
         #: What had no owner at the last check. None before the first one, when nobody writes.
         self._suspects: set[tuple[str, str | None]] | None = None
 
     async def delete(self) -> None:
         """Delete these states. A response is stored after its state, so its state is deleted only
-        if it is not in the store at two checks."""
+        if it is not in the store at two checks. States of earlier settings are deleted once, since
+        other servers of the store may have other settings."""
         from antiphon.engines.llama.disk_states import delete_states, deletion_mark, state_owners
 
         if (cache := self._cache) is None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            if self._outdated is not None:
+                await asyncio.to_thread(shutil.rmtree, self._outdated, ignore_errors=True)
+                self._outdated = None
             return
         found = await asyncio.to_thread(state_owners, cache.folder, cache.secret)
-        unowned = {each for each in found if not await self._is_needed(*each)}
+        unowned = {each for each in found if not await self._is_needed(cache, *each)}
         meant = unowned if self._suspects is None else unowned & self._suspects
         self._suspects = unowned
         await asyncio.to_thread(
@@ -170,12 +175,12 @@ class UnownedPrefixes:
         for tenant, owner in meant:
             deletion_mark(cache.folder, tenant, owner).unlink(missing_ok=True)
 
-    async def _is_needed(self, tenant: str, owner: str | None) -> bool:
+    async def _is_needed(self, cache: DiskCache, tenant: str, owner: str | None) -> bool:
         """Return whether there is a response or a conversation with this id, of which no part was
         deleted."""
         from antiphon.engines.llama.disk_states import deletion_mark
 
-        if owner is None or deletion_mark(self._folder, tenant, owner).exists():
+        if owner is None or deletion_mark(cache.folder, tenant, owner).exists():
             return False
         if await self._store.has_response(tenant, owner):
             return True

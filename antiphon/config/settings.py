@@ -456,8 +456,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             "Where `llama` keeps the states of prompts that other prompts have displaced (see "
             "engines.md). `memory`: only in main memory. `disk`: also in files, so that stored "
             "conversations continue without delay after a restart. `auto`: `disk` if the store is "
-            "a SQLite file. The files are next to this file, or else in `cache_dir`. They are "
-            "encrypted if `encryption_keys` is set."
+            "a SQLite file. The files are next to this file, or for PostgreSQL in `cache_dir`; "
+            "with `memory:`, there are none. They are encrypted if `encryption_keys` is set."
         ),
     ] = "auto"
     keep_prefixes_mb: Annotated[

@@ -7,6 +7,7 @@ slowly.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -272,27 +273,30 @@ def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
     )
 
 
-def _is_file(settings: Settings) -> bool:
-    return settings.store != "memory:" and "://" not in settings.store
-
-
-def prefix_folder(settings: Settings) -> Path:
-    """Return the folder of the states that engines keep on disk, if the settings permit it."""
-    if not _is_file(settings):
-        return settings.cache_dir.expanduser() / "prefixes"
+def prefix_folder(settings: Settings) -> Path | None:
+    """Return the folder of the states that engines keep on disk, if the settings permit it. It
+    belongs to the store, so no server of another store reads or deletes them. None for a temporary
+    store, whose conversations do not outlive the server."""
+    if settings.store == "memory:":
+        return None
+    if "://" in settings.store:
+        place = settings.store.rpartition("@")[2]  # a password may change
+        digest = hashlib.sha256(place.encode()).hexdigest()[:16]
+        return settings.cache_dir.expanduser() / "prefixes" / digest
     store = Path(settings.store.removeprefix("sqlite:")).expanduser()
     return store.with_name(f"{store.name}.prefixes")
 
 
 def disk_cache(settings: Settings) -> DiskCache | None:
     """Return where engines keep states on disk; None if the settings turn this off."""
+    folder = prefix_folder(settings)
     is_kept = settings.keep_prefixes == "disk" or (
-        settings.keep_prefixes == "auto" and _is_file(settings)
+        settings.keep_prefixes == "auto" and "://" not in settings.store
     )
-    if settings.store_nothing or not is_kept or not settings.keep_prefixes_mb:
+    if folder is None or settings.store_nothing or not is_kept or not settings.keep_prefixes_mb:
         return None
     return DiskCache(
-        folder=prefix_folder(settings),
+        folder=folder,
         max_mb=settings.keep_prefixes_mb,
         secret=settings.encryption_keys[0].encode() if settings.encryption_keys else None,
         max_age_s=settings.retention.days * 86_400 or None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import structlog
@@ -11,13 +11,15 @@ from structlog.testing import capture_logs
 
 from antiphon.backends.session_signals import SessionSignals
 from antiphon.bootstrap.app import open_app
-from antiphon.bootstrap.models import UnownedPrefixes
+from antiphon.bootstrap.models import UnownedPrefixes, erase_prefixes
 from antiphon.bootstrap.storage import files_blobs, open_encryptor
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.config.tables import FileSearchSettings, SandboxSettings
 from antiphon.engines.llama.disk_states import DiskStates, StoredState
 from antiphon.errors import SetupError
+from antiphon.inference.sampling import SessionSignal
+from antiphon.models.factories import disk_cache
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.resources.conversations import ConversationResource
 from tests.harness import asgi_client
@@ -42,14 +44,16 @@ def settings_of(folder: Path, **more: Any) -> Settings:
     )
 
 
-def write_state(folder: Path, owner: str, tenant: str = "default") -> Path:
-    """Write a state as an engine does. Returns its path."""
-    (folder / "state").write_bytes(b"text")
+def write_state(
+    scratch: Path, owner: str, tenant: str = "default", *, folder: Path | None = None
+) -> Path:
+    """Write a state as an engine does. ``folder``: that of the store's states. Returns its path."""
+    (scratch / "state").write_bytes(b"text")
     state = StoredState(
         scope=None, adapter=None, ids=b"", session=None, tenant=tenant, owner=owner, size=4
     )
-    disk = DiskStates(folder / "responses.db.prefixes" / "m" / "v1", 0)
-    return disk.write(state, folder / "state")
+    folder = folder or scratch / "responses.db.prefixes"
+    return DiskStates(folder / "m" / "v1", 0).write(state, scratch / "state")
 
 
 async def test_states_are_deleted_if_the_settings_keep_none_on_disk(tmp_path: Path) -> None:
@@ -57,6 +61,50 @@ async def test_states_are_deleted_if_the_settings_keep_none_on_disk(tmp_path: Pa
         write_state(tmp_path, "resp_1")
         async with open_app(settings_of(tmp_path, **settings), log=structlog.get_logger()):
             assert not (tmp_path / "responses.db.prefixes").exists()
+
+
+@pytest.mark.parametrize(
+    ("store", "other"),
+    [
+        ("memory:", "postgresql://a:b@host/one"),
+        ("postgresql://a:b@host/two", "postgresql://a:b@host/one"),
+        ("sqlite:{0}/two.db", "sqlite:{0}/responses.db"),
+        ("sqlite:{0}/responses.db", "postgresql://a:b@host/one"),
+    ],
+)
+async def test_server_deletes_no_states_of_another_store(
+    store: str, other: str, tmp_path: Path
+) -> None:
+    def settings(store: str, keep: Literal["memory", "disk"]) -> Settings:
+        store = store.format(tmp_path)
+        return Settings(store=store, cache_dir=tmp_path / "cache", keep_prefixes=keep)
+
+    def write() -> Path:
+        cache = disk_cache(settings(other, "disk"))
+        assert cache is not None
+        return write_state(tmp_path, "resp_1", folder=cache.folder)
+
+    path, empty = write(), MemoryStore()
+    for keep in ("memory", "disk"):
+        await UnownedPrefixes(settings(store, keep), empty).delete()
+        erase_prefixes(
+            settings(store, keep), SessionSignal(event="deleted", key=None, tenant="default")
+        )
+        assert path.exists()
+    changed = UnownedPrefixes(settings(other, "memory"), empty)
+    await changed.delete()
+    assert not path.exists()
+    path = write()  # by another server of this store, which has other settings
+    await changed.delete()
+    assert path.exists()
+    await UnownedPrefixes(settings(other, "disk"), empty).delete()
+    assert not path.exists()
+
+
+def test_new_password_of_the_database_leaves_its_states() -> None:
+    stores = ("postgresql://a:b@host/one", "postgresql://a:c@host/one")
+    caches = [disk_cache(Settings(store=store, keep_prefixes="disk")) for store in stores]
+    assert len({cache.folder for cache in caches if cache is not None}) == 1
 
 
 async def test_states_of_a_deleted_item_are_deleted_although_the_server_is_killed(
