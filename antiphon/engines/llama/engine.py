@@ -462,8 +462,14 @@ class LlamaEngine:
 
     def _release(self, generation: _Generation) -> None:
         generation.has_slot = False
-        is_started = generation.stream.started
-        self._slots.release(generation.slot, generation.computed, is_started=is_started)
+        sampling = generation.sampling
+        self._slots.release(
+            generation.slot,
+            generation.computed,
+            is_started=generation.stream.started,
+            # Only the probabilities of the next token are wanted, so no conversation continues it.
+            is_score=bool(sampling.logprobs and sampling.max_tokens == 1 and not sampling.owner),
+        )
 
     async def _persist(self, slot: Slot) -> None:
         """Keep the state of a slot on disk."""

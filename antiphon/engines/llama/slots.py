@@ -80,11 +80,12 @@ class Slot(Struct, frozen=True):
 
 class _Contents(NamedTuple):
     """The state in a slot. ``group``: None if it is unknown, so that nobody may use the state.
-    ``claims``: of its owners."""
+    ``claims``: of its owners. ``is_score``: see ``Slots.release``."""
 
     group: StateGroup | None
     ids: Sequence[int] = ()
     claims: StateClaims = ()
+    is_score: bool = False
 
     @property
     def is_needed(self) -> bool:
@@ -215,12 +216,20 @@ class Slots:
         ending = _Ending(_Contents(slot.group, ids), asyncio.Event())
         self._ending.setdefault(slot.number, ending)
 
-    def release(self, slot: Slot, ids: Sequence[int], *, is_started: bool = True) -> None:
+    def release(
+        self,
+        slot: Slot,
+        ids: Sequence[int],
+        *,
+        is_started: bool = True,
+        is_score: bool = False,
+    ) -> None:
         """Free the slot.
 
         ``ids``: the ids computed in the slot. ``is_started``: whether the generation has replaced
         the slot's earlier state. If not, the slot still contains the earlier state, as far as is
-        known. If this state is of another group, nobody uses it any more.
+        known. If this state is of another group, nobody uses it any more. ``is_score``: whether no
+        prompt will continue the last ids, so that most of a state is as good as the whole.
         """
         if is_started:
             claims: StateClaims = (StateClaim(slot.owner, len(ids)),)
@@ -228,7 +237,7 @@ class Slots:
             if before.group == slot.group:
                 shared = common_prefix_length(before.ids, ids)
                 claims = merge_claims(claims, before.claims, shared)
-            self._contents[slot.number] = _Contents(slot.group, ids, claims)
+            self._contents[slot.number] = _Contents(slot.group, ids, claims, is_score)
         elif not slot.is_reusable:
             self._contents[slot.number] = _Contents(None)
         self.end_prefill(slot)
@@ -430,7 +439,7 @@ class Slots:
     async def _cut(self, number: int) -> Slot | None:
         """Cut the state of a slot that is being copied to the ids that a living owner needs.
         Returns the slot if it still contains any."""
-        group, ids, claims = self._contents[number]
+        group, ids, claims, _ = self._contents[number]
         length = needed(claims)
         length = length if length >= MIN_SHARED else 0
         if group is None or self._copier is None:
@@ -448,13 +457,16 @@ class Slots:
         return await self._keep_contents(number, self._contents[number])
 
     async def _keep_contents(self, number: int, contents: _Contents) -> KeptState | None:
-        group, ids, claims = contents
+        group, ids, claims, is_score = contents
         states, copier = self.states, self._copier
         if group is None or copier is None or len(ids) < MIN_SHARED or not states.fits(len(ids)):
             return None
         if other := states.covering(ids, group, is_durable=claims[0].owner.is_durable):
             shared = common_prefix_length(other.ids, ids)
             other.claims = merge_claims(other.claims, claims, shared)
+            return None
+        enough = min(len(ids) - MIN_WAIT, CONTINUATION_RATIO * len(ids))
+        if is_score and states.find(ids, group)[1] >= max(enough, MIN_SHARED):
             return None
         file = await _uncancelled(copier.save(number, ids, group.adapter))
         if file is None:

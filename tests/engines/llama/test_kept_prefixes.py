@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from msgspec.structs import replace
 
 from antiphon.backends.local.backend import LocalBackend
+from antiphon.bootstrap.app import open_app
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
+from antiphon.config.tables import FileSearchSettings, SandboxSettings
 from antiphon.engines.base import DiskCache, LoadOptions, Sampling
 from antiphon.engines.llama.client import LlamaClient
 from antiphon.engines.llama.disk_states import DiskStates, delete_states, state_owners
@@ -29,6 +32,7 @@ from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Prompt, common_prefix_length
 from antiphon.models.catalog import load as load_catalog
 from antiphon.testing.engine_check import TIMEOUT_S, Outcome, collect
+from tests.harness import asgi_client
 from tests.tiny_models.tiny_tools import GGUF
 from tests.tiny_models.unpacked import tiny_gpt_oss
 
@@ -84,20 +88,24 @@ class Llama:
         prompt: tuple[int, ...],
         length: int,
         owner: StateOwner = NO_OWNER,
+        *,
+        is_score: bool = False,
     ) -> tuple[int, tuple[int, ...]]:
         slot = await self.slots.acquire(prompt, StateGroup(scope), owner)
         cached = self.begin(slot, prompt)
         reply = tuple(range(2000 + len(prompt), 2000 + len(prompt) + length))
-        self.end(slot, prompt, reply)
+        self.end(slot, prompt, reply, is_score=is_score)
         return cached, reply
 
     def begin(self, slot: Slot, prompt: Sequence[int]) -> int:
         held = self.computed[slot.number] if slot.is_reusable else ()
         return min(common_prefix_length(held, tuple(prompt)), len(prompt) - 1)
 
-    def end(self, slot: Slot, prompt: Sequence[int], reply: Sequence[int]) -> None:
+    def end(
+        self, slot: Slot, prompt: Sequence[int], reply: Sequence[int], *, is_score: bool = False
+    ) -> None:
         self.computed[slot.number] = (*prompt, *reply[:-1])
-        self.slots.release(slot, (*prompt, *reply))
+        self.slots.release(slot, (*prompt, *reply), is_score=is_score)
 
 
 @pytest.fixture
@@ -415,6 +423,26 @@ async def test_a_state_is_kept_if_llama_ends_while_a_slot_gets_it(llama: Llama) 
     llama.restore = restore  # type: ignore[method-assign]
     cached, _ = await llama.generate(None, prompt, 1)
     assert cached == 500
+
+
+async def test_questions_about_one_input_keep_one_state(llama: Llama) -> None:
+    """No conversation continues a score, so its last ids are not kept for each question."""
+    for number in range(20):
+        cached, _ = await llama.generate(None, (*HEAD, *range(900 - number, 940)), 1, is_score=True)
+        assert cached == (len(HEAD) if number else 0)
+    await llama.generate("other", tuple(range(1000)), 1)
+    assert len(list(llama.states)) == 1
+    cached, _ = await llama.generate(None, (*HEAD, 1), 1)
+    assert cached == len(HEAD)
+
+
+async def test_scores_of_different_texts_are_all_kept(llama: Llama) -> None:
+    texts = [(*HEAD[:200], *range(1000 * n, 1000 * n + 300)) for n in range(1, 8)]
+    for text in texts:
+        await llama.generate(None, text, 1, is_score=True)
+    for text in texts:
+        cached, _ = await llama.generate(None, (*text, 1), 1, is_score=True)
+        assert cached >= len(text) - MIN_WAIT
 
 
 async def test_an_adapter_has_its_own_states(llama: Llama) -> None:
@@ -744,6 +772,30 @@ async def test_operators_see_the_cache_of_a_model(tmp_path: Path) -> None:
         assert shown.threads == 1
     finally:
         await served.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+async def test_decisions_keep_one_state_of_their_input(tmp_path: Path) -> None:
+    """They push no states of others out."""
+    model = Model(source=str(GGUF), context_size=2048, threads=1, parallel=1, prompt_cache_mb=64)
+    settings = Settings(
+        store="memory:",
+        cache_dir=tmp_path,
+        models={"tiny": model},
+        sandbox=SandboxSettings(kind="off"),
+        file_search=FileSearchSettings(embeddings="off"),
+    )
+    questions = [
+        {"type": "predicate", "instructions": f"{each} is in the text."}
+        for each in ("A dog", "Spam", "The weather", "Music", "Some question", "Tomorrow")
+    ]
+    body = {"model": "tiny", "input": "All is well. " * 20, "questions": questions}
+    async with open_app(settings, log=structlog.get_logger()) as app, asgi_client(app) as client:
+        answer = await client.post("/v1/decisions", json=body)
+        assert len(answer.json()["answers"]) == len(questions)
+        (shown,) = (await client.get("/antiphon/models")).json()["data"]
+        assert shown["prompt_cache"]["states"] == 1
 
 
 # --- on disk -------------------------------------------------------------------------------------
