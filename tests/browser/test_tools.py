@@ -71,5 +71,7 @@ def test_tour_is_shown_with_its_tools(
         page.keyboard.press("Escape")
         assert violations(page) == []
         if request.config.getoption("--pictures"):
+            page.mouse.move(0, 0)
+            page.evaluate("document.activeElement.blur()")
             page.locator(".scroller").evaluate("(each) => each.scrollTo(0, 0)")
             page.screenshot(path=IMAGES / "tools.png", animations="disabled")
