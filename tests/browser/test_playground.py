@@ -309,6 +309,15 @@ def test_dialogs_begin_in_their_first_field(visitor: Visitor, button: str, field
     assert page.get_by_role("dialog").get_by_label(field).first.input_value() == "weather"
 
 
+def test_phone_shows_the_whole_title_and_model(browser: Any, server: Server) -> None:
+    with visiting(browser, server.root, viewport={"width": 390, "height": 844}) as visitor:
+        page = visitor.open()
+        visitor.answered("Hi, how are you on a phone?")
+        for shown in (page.get_by_role("heading", level=1).first, page.get_by_label("Model")):
+            assert shown.evaluate("(each) => each.scrollWidth <= each.clientWidth")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 def test_unknown_address_says_so(visitor: Visitor) -> None:
     visitor.open("vector-stores").get_by_role("heading", name="There is no such view").wait_for()
 
