@@ -17,7 +17,7 @@ from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import InvalidRequest, RunError
 from antiphon.inference.conversation import ResumePoint
 from antiphon.runs.execution.token_log import last_turn
-from antiphon.stream.deltas import Delta, finish_of
+from antiphon.stream.deltas import Delta, NewPrompt, finish_of
 from antiphon.wire.items import Item
 from antiphon.wire.response import RAW_MESSAGE_TYPE, Usage
 
@@ -72,7 +72,8 @@ class RawMessagesReply(ReplyWrapper):
         self._times = [self._clock()]
 
         def measure(batch: tuple[Delta, ...]) -> Awaitable[None] | None:
-            if len(self._times) == 1:
+            # A model that was loaded in the run has sent its prompt, or nothing, before its output.
+            if len(self._times) == 1 and any(type(delta) is not NewPrompt for delta in batch):
                 self._times.append(self._clock())
             if self._detokenizer is not None and not self._reply.reports_tokens:
                 # The model was being loaded when the request was checked, or retries began.

@@ -14,7 +14,7 @@ from antiphon.errors import RunError
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.runs.execution.token_log import append_prompt
 from antiphon.runs.replies.raw_messages import RawMessagesReply
-from antiphon.stream.deltas import Delta
+from antiphon.stream.deltas import Delta, NewPrompt
 from antiphon.testing.replies import batches_of, push_all
 from tests.backends.local.test_backend import engine as played_engine
 from tests.backends.validation.test_retry import GRAMMARS, SCHEMA, reply_to
@@ -66,6 +66,7 @@ class _LoadingReply(ReplyWrapper):
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         self.is_loaded = True
         yield ()
+        yield (NewPrompt((1, 2)),)
         async for batch in batches_of(self._reply):
             self.batches += 1
             yield batch
@@ -80,6 +81,21 @@ async def test_hidden_tokens_end_the_run_before_the_model_answers() -> None:
         async for _ in batches_of(reply):
             pass
     assert inner.batches == 0
+
+
+async def test_time_to_the_first_token_includes_that_of_loading_the_model() -> None:
+    inner = _LoadingReply(await ScriptedBackend().prepare(Conversation(items=()), Options()))
+    reply = RawMessagesReply(
+        inner,
+        local(engine(["x"])),
+        with_messages=False,
+        with_metrics=True,
+        clock=lambda: float(inner.batches),
+    )
+    async for _ in batches_of(reply):
+        pass
+    metrics = reply.final_fields(array("I"), ())["metrics"]
+    assert metrics["time_to_first_token_ms"] == 1000
 
 
 async def test_retries_that_hide_the_tokens_do_not_begin() -> None:
