@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
+import structlog
 from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -235,11 +236,13 @@ def _run_dependencies(
     )
 
 
-async def find_capabilities(settings: Settings, *, log: Log) -> tuple[Capability, ...]:
+async def find_capabilities(settings: Settings) -> tuple[Capability, ...]:
     """List the features of a server with these settings on this machine, and say for each feature
-    whether it works. No models are loaded. Raises ``SetupError`` if a server with these settings
-    would not start."""
+    whether it works. No models are loaded, and nothing is logged. Raises ``SetupError`` if a
+    server with these settings would not start."""
     settings = with_packaged_embedder(settings)
+    renderer = structlog.processors.KeyValueRenderer()
+    quiet = structlog.wrap_logger(structlog.ReturnLogger(), processors=[renderer])
     async with AsyncExitStack() as stack:
         store = await open_store("memory:")
         stack.push_async_callback(store.close)
@@ -248,7 +251,7 @@ async def find_capabilities(settings: Settings, *, log: Log) -> tuple[Capability
         files = Files(store, clock=read_clock, ids=create_id)
         parts = container_dependencies(settings, store, files, read_clock, ContainerRelay())
         _, providers = await open_server_tools(
-            stack, settings, parts, seal, fetcher, Documents(), log
+            stack, settings, parts, seal, fetcher, Documents(), quiet
         )
         return list_capabilities(settings, providers, has_fetcher=fetcher is not None)
 

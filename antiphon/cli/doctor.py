@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-import structlog
-
 from antiphon import __version__
 from antiphon.config.settings import Settings
 from antiphon.models.factories import REMOTE_ENGINES
@@ -31,10 +29,7 @@ async def report(settings: Settings) -> tuple[str, ...]:
     would not start with these settings."""
     from antiphon.bootstrap.app import find_capabilities
 
-    quiet = structlog.wrap_logger(
-        structlog.ReturnLogger(), processors=[structlog.processors.KeyValueRenderer()]
-    )
-    found = await find_capabilities(settings, log=quiet)
+    found = await find_capabilities(settings)
     copy = detect()
     return (
         f"Antiphon {__version__}, {_KINDS[copy.kind]}{_place(copy)}, Python"

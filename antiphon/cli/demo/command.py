@@ -18,7 +18,7 @@ from .player import play
 from .script import MODEL, PAGES, demo_settings, write_scenes
 
 if TYPE_CHECKING:
-    from antiphon.workers.setup import Capability, StartReport
+    from antiphon.workers.setup import StartReport
 
 _WARNING = (
     f"The model {MODEL} is a script, not a language model: its words were written in advance.\n"
@@ -64,21 +64,10 @@ async def run_demo(settings: Settings, show: Callable[[str], None], *, once: boo
 
 async def _ready_tools(settings: Settings) -> frozenset[str]:
     """Return the types of the tools that work on this machine."""
-    import structlog
-
     from antiphon.bootstrap.app import find_capabilities
 
-    log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[_drop])
-    found = await find_capabilities(settings, log=log)
-    return frozenset(_tool_type(each) for each in found if each.problem is None)
-
-
-def _drop(logger: object, method: str, event: object) -> str:
-    return ""
-
-
-def _tool_type(capability: Capability) -> str:
-    return capability.name.partition(" ")[0]
+    found = await find_capabilities(settings)
+    return frozenset(each.name.partition(" ")[0] for each in found if each.problem is None)
 
 
 async def _take_tour(
