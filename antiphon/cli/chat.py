@@ -232,10 +232,7 @@ def chat(server: Server, *, model: str | None = None) -> None:
 
     Raises ``SetupError`` if the server does not answer, rejects the key or does not serve the
     model."""
-    try:
-        names = server.models()
-    except RequestFailed as error:
-        raise SetupError(str(error)) from None
+    names = server.models()
     if model is not None and model not in names:
         raise SetupError(f"{server.url} does not serve {model!r}; it serves {', '.join(names)}")
     remember_server(server)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from antiphon.config.folders import state_folder
 from antiphon.config.load import LoadedSettings
-from antiphon.errors import AntiphonError, SetupError
+from antiphon.errors import SetupError
 from antiphon.support.installation import antiphon_command
 
 #: An object in an answer of the server.
@@ -30,7 +30,7 @@ _CONNECT_S = 10
 _LAST_SERVER = "last-server"
 
 
-class RequestFailed(AntiphonError):
+class RequestFailed(SetupError):
     """The server returned an error or did not answer. The message says what happened. ``status``:
     the HTTP status of the error; None if there was no answer."""
 

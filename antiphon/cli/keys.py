@@ -28,7 +28,7 @@ from antiphon.wire.admin.api_keys import CreateApiKey
 from antiphon.wire.object_ids import new_id
 from antiphon.wire.parsing.fields import convert
 
-from .client import Json, RequestFailed, Server, find_server
+from .client import Json, Server, find_server
 
 #: Origin of the setting ``store`` if the flag of the command has named a store.
 STORE_FLAG = "--store"
@@ -110,7 +110,7 @@ def _run(loaded: LoadedSettings, action: _KeyAction) -> Any:
     Raises ``SetupError``."""
     try:
         return msgspec.to_builtins(asyncio.run(_act(loaded, action)))
-    except (RequestError, RequestFailed, StoreError) as error:
+    except (RequestError, StoreError) as error:
         raise SetupError(str(error)) from None
 
 

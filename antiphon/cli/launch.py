@@ -32,7 +32,7 @@ from antiphon.config.load import child_environment
 from antiphon.config.options import literal
 from antiphon.errors import SetupError
 
-from .client import RequestFailed, Server, remember_server
+from .client import Server, remember_server
 
 #: The context window in tokens that a client gets if the server does not know the model's.
 _CONTEXT = 32_768
@@ -109,12 +109,9 @@ def launch(
     program = shutil.which(client)
     if program is None:
         raise SetupError(f"{client} is not installed: npm install -g {known.package}")
-    try:
-        target = _target(server, model, own_profile=own_profile)
-        if not server.has_endpoint(known.endpoint):
-            raise SetupError(f"{client} needs {known.endpoint}, which {server.url} does not offer")
-    except RequestFailed as error:
-        raise SetupError(str(error)) from None
+    target = _target(server, model, own_profile=own_profile)
+    if not server.has_endpoint(known.endpoint):
+        raise SetupError(f"{client} needs {known.endpoint}, which {server.url} does not offer")
     remember_server(server)
     if target.context_size < known.min_context:
         sys.stderr.write(

@@ -28,10 +28,7 @@ def run(loaded: LoadedSettings, action: str, name: str | None) -> None:
         return _suggest()
     if name is None:
         raise SetupError(f"antiphon models {action}: name a model")
-    try:
-        ACTIONS[action](loaded, name)
-    except RequestFailed as error:
-        raise SetupError(str(error)) from None
+    ACTIONS[action](loaded, name)
 
 
 def pull_here(source: str, settings: Settings) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from antiphon.config.load import LoadedSettings
 from antiphon.errors import SetupError
 
-from .client import Json, RequestFailed, find_server
+from .client import Json, find_server
 
 #: Maximum number of audit events that the server returns at a time.
 _PAGE = 100
@@ -22,8 +22,8 @@ def export_tenant(loaded: LoadedSettings, name: str, output: Path | None) -> Non
     """Write the archive with all data of a tenant to a file, or to standard output if ``output`` is
     None. An incomplete file is removed. Raises ``SetupError``."""
     path = f"/antiphon/tenants/{quote(name, safe='')}/export"
+    server = find_server(loaded)
     try:
-        server = find_server(loaded)
         if output is None:
             server.copy(path, sys.stdout.buffer)
             return
@@ -34,7 +34,7 @@ def export_tenant(loaded: LoadedSettings, name: str, output: Path | None) -> Non
             unfinished.replace(output)
         finally:
             unfinished.unlink(missing_ok=True)
-    except (RequestFailed, OSError) as error:
+    except OSError as error:
         raise SetupError(str(error)) from None
 
 
@@ -43,10 +43,7 @@ def delete_tenant(loaded: LoadedSettings, name: str, *, confirm: Callable[[], st
     answer; None skips the confirmation. Raises ``SetupError``."""
     if confirm is not None and confirm() != name:
         raise SetupError("antiphon tenant delete: the names differ; nothing was deleted")
-    try:
-        find_server(loaded).delete(f"/antiphon/tenants/{quote(name, safe='')}")
-    except RequestFailed as error:
-        raise SetupError(str(error)) from None
+    find_server(loaded).delete(f"/antiphon/tenants/{quote(name, safe='')}")
 
 
 def list_audit_events(
@@ -57,16 +54,13 @@ def list_audit_events(
     server = find_server(loaded)
     lines: list[str] = []
     query: dict[str, object] = dict(filters)
-    try:
-        while len(lines) < count:
-            query["limit"] = min(_PAGE, count - len(lines))
-            page = server.get(f"/antiphon/audit?{urlencode(query)}")
-            lines += map(_line, page["data"])
-            if not page["has_more"]:
-                break
-            query["after"] = page["last_id"]
-    except RequestFailed as error:
-        raise SetupError(str(error)) from None
+    while len(lines) < count:
+        query["limit"] = min(_PAGE, count - len(lines))
+        page = server.get(f"/antiphon/audit?{urlencode(query)}")
+        lines += map(_line, page["data"])
+        if not page["has_more"]:
+            break
+        query["after"] = page["last_id"]
     return lines
 
 

@@ -70,13 +70,11 @@ class AnswerPrinter:
 
     def note(self, text: str, style: str = "dim") -> None:
         """Print a line about the answer. ``style``: a style of the library ``rich``."""
-        if self._is_line_open:
-            self._console.print()
-            self._is_line_open = False
+        self.end()
         self._console.print(printable(text), style=style, soft_wrap=True)
 
     def end(self) -> None:
-        """End the current line if the answer's text has not ended it."""
+        """End the current line, if the text that was printed last has not ended it."""
         if self._is_line_open:
             self._console.print()
             self._is_line_open = False

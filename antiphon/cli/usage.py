@@ -12,9 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from antiphon.config.load import LoadedSettings
-from antiphon.errors import SetupError
 
-from .client import Json, RequestFailed, Server, find_server
+from .client import Json, Server, find_server
 
 #: Name of a group on the command line → name in the API.
 GROUPS: Mapping[str, str] = {"key": "api_key_id", "model": "model", "tenant": "project_id"}
@@ -54,10 +53,7 @@ def run(
     first. ``now``: the current time in Unix seconds. Raises ``SetupError``."""
     width = "1h" if by_hour else "1d"
     heading = ["hour" if by_hour else "day", *groups, *COLUMNS]
-    try:
-        rows = list(_rows(find_server(loaded), width, periods, groups, now))
-    except RequestFailed as error:
-        raise SetupError(str(error)) from None
+    rows = list(_rows(find_server(loaded), width, periods, groups, now))
     if as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([heading, *rows])
