@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import IntEnum
 from pathlib import Path
 
 from antiphon.errors import RunError
@@ -16,10 +17,22 @@ from antiphon.limits.admission import admission_queue
 from antiphon.limits.requests import RequestLimits
 from antiphon.wire.admin.server_info import ProcessHealth
 
-from .slot_grant import SlotGrant
-
 #: Timeout in seconds for a worker to return its metrics.
 _METRICS_S = 2.0
+
+
+class SlotGrant(IntEnum):
+    """Whether a slot is granted immediately.
+
+    - ``NONE``: no slot is free.
+    - ``ONCE``: the slot is granted for one request.
+    - ``REUSABLE``: the slot is granted, and most slots are free. So the worker may keep the slot
+      for a moment after the request, for further requests of the same tenant.
+    """
+
+    NONE = 0
+    ONCE = 1
+    REUSABLE = 2
 
 
 class WorkerHub:
@@ -82,8 +95,8 @@ class WorkerHub:
 
 class HubSession:
     """The methods of the supervisor that one worker may call. Through them, the worker takes and
-    frees slots, and reads the metrics and the states of all processes. A slot is the permission to
-    run one request. When the worker disconnects, all its slots are freed."""
+    frees slots, and reads the metrics and the states of all processes. When the worker disconnects,
+    all its slots are freed."""
 
     def __init__(self, hub: WorkerHub) -> None:
         self._hub = hub
@@ -108,8 +121,7 @@ class HubSession:
         self._slots[slot] = tenant
 
     def leave(self, slot: int) -> None:
-        """Free a slot, which is the permission to run one request. Do nothing if the worker does
-        not hold this slot."""
+        """Free a slot. Do nothing if the worker does not hold this slot."""
         if (tenant := self._slots.pop(slot, None)) is not None:
             self._hub.admission.release(tenant)
 
@@ -125,7 +137,6 @@ class HubSession:
         return self._hub.processes()
 
     def on_disconnect(self) -> None:
-        """Free all slots that the worker still holds. A slot is the permission to run one
-        request."""
+        """Free all slots that the worker still holds."""
         for slot in tuple(self._slots):
             self.leave(slot)

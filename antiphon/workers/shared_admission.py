@@ -12,16 +12,15 @@ from contextlib import asynccontextmanager
 from antiphon.ipc.client import CallClient
 from antiphon.limits.requests import RequestLimits
 
-from .slot_grant import SlotGrant
+from .hub import SlotGrant
 
 #: Seconds for which a tenant may use its slot again, if most slots were free.
 _REUSE_S = 0.05
 
 
 class SharedAdmission:
-    """The ``Admission`` of a worker. It takes its slots from the hub in the supervisor process. A
-    slot is the permission to run one request. ``SharedAdmission`` also counts the running and
-    waiting requests of this worker.
+    """The ``Admission`` of a worker. It takes its slots from the hub in the supervisor process, and
+    counts the running and waiting requests of this worker.
 
     An RPC call to the hub takes a tenth of the time of a short request. To save such calls, the
     worker keeps a slot for a moment after a request, if most slots are free. The worker uses this
