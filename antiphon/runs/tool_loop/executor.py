@@ -254,7 +254,10 @@ class CallRunner:
         call's item may stay open after the call, so that its result can still be shortened."""
         if call.function.failed_output is not None:
             # Takes no slot, because it waits for nested calls, and these need slots.
-            result = await self._run_with_output_item(call, call.function.failed_output)
+            result = await self._result(call)
+            if result.failed and not result.items:
+                item = call.function.failed_output(call.call_id, result.text)
+                result = replace(result, items=(item,))
             call.result = result
         else:
             async with self._slots:
@@ -303,16 +306,6 @@ class CallRunner:
         if limit is None or result.failed or result.items:
             return False
         return result.text in result.fields.values() and len(result.text.encode()) > limit
-
-    async def _run_with_output_item(
-        self, call: ToolCall, failed_output: Callable[[str, str], it.Item]
-    ) -> ToolResult:
-        """Run a call whose output is a separate item. If the call failed without an output item,
-        ``failed_output`` creates this item from the call id and the error message."""
-        result = await self._result(call)
-        if result.failed and not result.items:
-            return replace(result, items=(failed_output(call.call_id, result.text),))
-        return result
 
     async def _result(self, call: ToolCall) -> ToolResult:
         """Run the handler of a call inside a trace span. The attributes of the span are those that

@@ -206,8 +206,7 @@ class ToolLoop(ReplyWrapper):
     async def pump(self, sink: DeltaSink) -> None:
         point, self._resume_point = self._resume_point, None
         async with AsyncExitStack() as stack:
-            toolsets: list[Toolset] = []
-            await self._open_tools(stack, toolsets, sink, is_new=point is None)
+            toolsets = await self._open_tools(stack, sink, is_new=point is None)
             await self._prepare_first_turn(toolsets, point, sink)
             turn = self._new_turn(point)
             while self._end_reason is None:
@@ -346,16 +345,17 @@ class ToolLoop(ReplyWrapper):
     # --- before the first turn -------------------------------------------------------------------
 
     async def _open_tools(
-        self, stack: AsyncExitStack, toolsets: list[Toolset], sink: DeltaSink, *, is_new: bool
-    ) -> None:
-        """Open the server-side tools, and append the toolset of each tool to ``toolsets``. A
-        toolset contains the functions and the citation formats of one tool.
+        self, stack: AsyncExitStack, sink: DeltaSink, *, is_new: bool
+    ) -> list[Toolset]:
+        """Open the server-side tools, and return the toolset of each tool. A toolset contains the
+        functions and the citation formats of one tool.
 
         A tool may have a leading item, such as ``mcp_list_tools``. Once the tool is open, its
         leading item is pushed, unless the output already contains the item. Until the first
         leading item is pushed, an error can still be reported as an HTTP error.
         """
         context = self._response_context()
+        toolsets: list[Toolset] = []
         for each in self._spec.tools.server_tools:
             item = each.provider.leading_item(each.tool, context) if is_new else None
             key = self._spec.ids("lead") if item is not None else ""
@@ -375,6 +375,7 @@ class ToolLoop(ReplyWrapper):
                 )
                 await send(sink, leading)
             toolsets.append(toolset)
+        return toolsets
 
     def _response_context(self) -> ResponseContext:
         items = self._spec.conversation.items
@@ -405,7 +406,7 @@ class ToolLoop(ReplyWrapper):
         is_in_turn = point is not None and not interrupted_in_tools(point)
         repeated: list[ToolCall] = []
         if point is not None and not is_in_turn:
-            await self._recover_calls(toolsets, point, repeated, sink)
+            repeated = await self._recover_calls(toolsets, point, sink)
         context = replace(self._response_context(), items=self._conversation.items)
         toolsets = combine_toolsets(self._spec.tools, toolsets, context)
         rendered = self._options
@@ -466,15 +467,11 @@ class ToolLoop(ReplyWrapper):
             )
 
     async def _recover_calls(
-        self,
-        toolsets: Sequence[Toolset],
-        point: ResumePoint,
-        repeated: list[ToolCall],
-        sink: DeltaSink,
-    ) -> None:
+        self, toolsets: Sequence[Toolset], point: ResumePoint, sink: DeltaSink
+    ) -> list[ToolCall]:
         """Close the items that were open at the interruption, or run their calls again. Push the
-        deltas. The calls of the model that ran again are appended to ``repeated``. The items of all
-        other calls are added to the conversation."""
+        deltas. Return the calls of the model that ran again. The items of all other calls are added
+        to the conversation."""
         unique = deduplicate_names(toolsets, self._spec.tools.visible_tools)
         functions = self._functions | _by_name(
             function for toolset in unique for function in toolset.functions
@@ -483,7 +480,7 @@ class ToolLoop(ReplyWrapper):
             point, self._spec.journal, functions, self._spec.on_interruption
         )
         if recovery.deltas:
-            await send(sink, recovery.deltas)
+            await send(sink, tuple(recovery.deltas))
         if recovery.unknown and self._spec.on_interruption == "fail":
             raise RunError(
                 f"The server was interrupted while {recovery.unknown[0]!r} ran. It may or may not"
@@ -492,10 +489,10 @@ class ToolLoop(ReplyWrapper):
         async with self._call_runner() as runner:
             await self._run_calls(runner, recovery.calls, sink)
         of_programs = [call for call in recovery.calls if caller_program_id(call) is not None]
-        repeated += [call for call in recovery.calls if call not in of_programs]
         nested_items = (item for call in of_programs for item in call.result_items)
         items = (*self._conversation.items, *recovery.items, *nested_items)
         self._conversation = replace(self._conversation, items=items)
+        return [call for call in recovery.calls if call not in of_programs]
 
     # --- the next prompt -------------------------------------------------------------------------
 

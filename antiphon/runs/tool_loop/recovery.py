@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.inference.conversation import (
@@ -43,21 +42,6 @@ _EMPTY_OUTPUTS: Mapping[type[it.ItemBase], Mapping[str, Any]] = {
     it.ToolSearchCall: {"tools": ()},
     it.Program: {"result": f"The program failed. {_NOT_STARTED}"},
 }
-
-
-class Recovery(Struct, frozen=True, kw_only=True):
-    """What becomes of the items that were open when a response was interrupted.
-
-    - ``deltas``: the deltas that close the items of calls that do not run again.
-    - ``items``: these items in their final state, for the conversation.
-    - ``calls``: the calls that run again.
-    - ``unknown``: the names of calls that may or may not have been done.
-    """
-
-    deltas: tuple[Delta, ...] = ()
-    items: tuple[it.Item, ...] = ()
-    calls: tuple[ToolCall, ...] = ()
-    unknown: tuple[str, ...] = ()
 
 
 def count_calls(point: ResumePoint) -> int:
@@ -121,18 +105,13 @@ async def recover_calls(
     unanswered = _unanswered_calls(point)
     keys = {item.id: _key(item, point) for item in (*unanswered, *point.open_items)}
     known = await journal.recover([key for key in dict.fromkeys(keys.values()) if key])
-    recovery = _Recoverer(point, functions, on_interruption)
+    recovery = Recovery(functions, on_interruption)
     for item in point.open_items:
         recovery.recover_open(item, keys[item.id], known.get(keys[item.id]))
     for item in unanswered:
         if (call := known.get(keys[item.id])) is not None and call.intent is not None:
             recovery.answer(item, call.items)
-    return Recovery(
-        deltas=tuple(recovery.deltas),
-        items=tuple(recovery.items),
-        calls=tuple(recovery.calls),
-        unknown=tuple(recovery.unknown),
-    )
+    return recovery
 
 
 def _key(item: it.Item, point: ResumePoint) -> str:
@@ -160,14 +139,17 @@ def _unanswered_calls(point: ResumePoint) -> list[it.Item]:
     ]
 
 
-class _Recoverer:
-    """Collects the parts of a ``Recovery``."""
+class Recovery:
+    """What becomes of the items that were open when a response was interrupted.
+
+    - ``deltas``: the deltas that close the items of calls that do not run again.
+    - ``items``: these items in their final state, for the conversation.
+    - ``calls``: the calls that run again.
+    - ``unknown``: the names of calls that may or may not have been done.
+    """
 
     def __init__(
-        self,
-        point: ResumePoint,
-        functions: Mapping[ToolName, ToolFunction],
-        on_interruption: OnInterruption,
+        self, functions: Mapping[ToolName, ToolFunction], on_interruption: OnInterruption
     ) -> None:
         self._functions = functions
         self._on_interruption = on_interruption
