@@ -24,27 +24,18 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
 
 
-def encode_events(events: Iterable[Event]) -> bytes:
-    """Return the events as lines of JSON, one line per event."""
-    lines = BytesIO()  # a list of lines, joined at the end, would take twice the memory
-    for event in events:
-        lines.write(_encode(encodable_event(event)))
-        lines.write(b"\n")
-    return lines.getvalue()
-
-
 def encode_batch(
     events: Sequence[Event], tokens: bytes = b"", *, at: float | None = None
 ) -> EventBatch:
-    """Return a batch of events. ``tokens``: the bytes to store with the events. They are a part of
-    the run's token log, which contains the sampled token ids. ``at``: when the events were created,
-    in Unix seconds.
+    """Return a batch of events, with one line of JSON for each. ``tokens``: the bytes to store with
+    the events. They are a part of the run's token log, which contains the sampled token ids.
+    ``at``: when the events were created, in Unix seconds.
 
     If the events are very long, the batch consists of parts, and each part is encoded only when it
     is written. This saves memory, because each of the last events of a response contains the whole
     text.
     """
-    lines = BytesIO()
+    lines = BytesIO()  # a list of lines, joined at the end, would take twice the memory
     for event in events:
         lines.write(_encode(encodable_event(event)))
         lines.write(b"\n")

@@ -57,7 +57,7 @@ from antiphon.wire.items import Item
 from antiphon.wire.request_options import BackgroundOptions
 from antiphon.wire.response import Response, Usage
 
-from .event_codec import encode_batch, encode_events
+from .event_codec import encode_batch
 from .event_log_writer import EventLogWriter, LogSink, end_steered
 from .restore import FailedReply, PromptedReply, RestoredRun
 from .steering import Steerer
@@ -261,8 +261,7 @@ class BackgroundJobs:
             ids=dependencies.ids, kinds=dependencies.kinds, clock=dependencies.clock
         )
         response = writer.finalize("cancelled", at=int(dependencies.clock()), usage=None)
-        writer.emit_terminal()
-        events = writer.take()
+        events = writer.take()  # none if no item was open: a cancelled run has no last event
         request = _decode_request(claim.job.request)
         meter = self._meter(claim.job, request, stored.response)
         read, sampled = 0, 0
@@ -270,9 +269,9 @@ class BackgroundJobs:
             read, sampled = total_counts(restored.prompt, restored.tokens)
         end = RunEnd(
             stored=StoredResponse(response=response, input=stored.input, times=writer.timer.times),
-            batch=EventBatch(
-                first=restored.next_event, count=len(events), lines=encode_events(events)
-            ),
+            batch=encode_batch(events)
+            if events
+            else EventBatch(first=restored.next_event, count=0),
             expires_at=self._expires_at(response, request)(),
             webhooks=await self._webhooks(claim.job.tenant, request, response),
             usage=meter.record(response, Usage(input_tokens=read, output_tokens=sampled)),

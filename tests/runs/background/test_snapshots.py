@@ -10,14 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.runs.background import snapshots
-from antiphon.runs.background.event_codec import encode_events
+from antiphon.runs.background.event_codec import encode_batch
 from antiphon.runs.background.snapshots import Snapshots
 from antiphon.store.records import Append, Claim, ClaimQuery, EventBatch, NewRun, RunEnd
 from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import ResponseWriter
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.store_checks.runs import ended_response, job, queued_response
-from antiphon.wire.events import Event
 from antiphon.wire.items import Message
 
 
@@ -52,7 +51,7 @@ class Running:
         self.writer.create()
         stored = replace(queued_response(self.name), response=self.response)
         await store.runs.create(
-            NewRun(job=job(self.name), stored=stored, batch=self._batch(self.writer.take()))
+            NewRun(job=job(self.name), stored=stored, batch=encode_batch(self.writer.take()))
         )
         (self.claim,) = await store.runs.claim(
             ClaimQuery(owner="one", models=["m"], limit=1, lease_s=3_600)
@@ -63,13 +62,9 @@ class Running:
     async def write(self, words: Sequence[str]) -> None:
         for word in words:
             self.item.write(word)
-        batch = self._batch(self.writer.take())
+        batch = encode_batch(self.writer.take())
         assert self.claim is not None
         assert not await self.store.runs.append((Append(self.claim, batch),))
-
-    def _batch(self, events: Sequence[Event]) -> EventBatch:
-        first = events[0].sequence_number
-        return EventBatch(first=first, count=len(events), lines=encode_events(events))
 
 
 def counted_store() -> Any:
