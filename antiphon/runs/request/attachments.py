@@ -31,6 +31,8 @@ from antiphon.stream.kinds import KINDS, parts_of
 from antiphon.support.installation import needs_extra
 from antiphon.wire import items as it
 
+from .omitted_parts import part_paths
+
 _AttachmentPart = it.InputImage | it.InputFile | it.ComputerScreenshot | it.InputAudio
 
 #: The path of a stored prompt's items in the request.
@@ -171,11 +173,7 @@ class _ResolvingBackend(BackendWrapper):
 
     def _locations(self, conversation: Conversation) -> Iterator[_Location]:
         for index in select(conversation.items, _has_attachment, conversation.encoded):
-            item = conversation.items[index]
-            parts = parts_of(item)
-            field = KINDS[type(item)].parts_field
-            is_list = isinstance(getattr(item, field), tuple)
-            for number, part in enumerate(parts):
+            for number, (part_path, part) in enumerate(part_paths(conversation.items[index])):
                 if type(part) not in _ATTACHMENTS:
                     continue
                 if (
@@ -186,7 +184,6 @@ class _ResolvingBackend(BackendWrapper):
                         and self._attachments.writes_down(self._inner)
                     )
                 ):
-                    part_path = f"{field}[{number}]" if is_list else field
                     path = self._path(index - conversation.past_count, index, part_path)
                     yield _Location(item=index, number=number, part=part, path=path)
 

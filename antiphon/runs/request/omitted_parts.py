@@ -31,12 +31,12 @@ def find_omitted_parts(
     return tuple(
         OmittedPart(type=tag_of(type(part)), param=f"input[{index}].{path}")
         for index, item in enumerate(conversation.items[conversation.past_count :])
-        for path, part in _parts(item)
+        for path, part in part_paths(item)
         if isinstance(part, unread)
     )
 
 
-def _parts(item: it.Item) -> list[tuple[str, Any]]:
+def part_paths(item: it.Item) -> list[tuple[str, Any]]:
     """Return the parts of an item and their paths in the item."""
     field = KINDS[type(item)].parts_field
     value = getattr(item, field) if field else ()

@@ -206,9 +206,7 @@ def resolve_tool_choice(
 
 def function_names(tool: tl.Tool) -> list[ToolName]:
     """Return the names of the functions that a tool of a request declares."""
-    if isinstance(tool, tl.Namespace):
-        return [(inner.name, tool.name) for inner in tool.tools]
-    return [(tool.name, None)] if isinstance(tool, tl.Function | tl.Custom) else []
+    return [(inner.name, namespace) for inner, namespace in _flatten((tool,))]
 
 
 def async_functions(tools: Iterable[tl.Tool]) -> frozenset[ToolName]:
