@@ -22,10 +22,11 @@ import socket
 import struct
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from . import files, forwarder
-from .processor_share import ProcessorShare, lower_priority
+from .processor_share import ProcessorShare, lower_priority, stat_fields
 from .python_kernel import HOME, Kernel, receive_frame, send_frame
 
 GRACE_S = 2.0
@@ -194,8 +195,7 @@ def _table(path: str) -> Any:
 
 
 class _KernelExchange:
-    """One request to the Python kernel (the process that runs Python code), and the kernel's
-    answer.
+    """One request to the Python kernel, and the kernel's answer.
 
     Sending and receiving never block. Untrusted code can access the kernel's end of the socket and
     stop reading from it. With a blocking call, the agent would then wait forever.
@@ -244,10 +244,8 @@ class _KernelExchange:
             self.is_over = True
         elif len(self._received) >= 4 + size:
             self.is_over = True
-            try:
+            with suppress(ValueError, RecursionError):
                 self.answer = json.loads(self._received[4 : 4 + size])
-            except (ValueError, RecursionError):
-                self.answer = None
 
 
 def _is_first() -> bool:
@@ -265,12 +263,8 @@ def _other_pids() -> set[int]:
         return pids
     children: dict[int, list[int]] = {}
     for pid in pids:
-        try:
-            with open(f"/proc/{pid}/stat") as status:
-                parent = int(status.read().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-        children.setdefault(parent, []).append(pid)
+        if fields := stat_fields(f"/proc/{pid}/stat"):
+            children.setdefault(int(fields[1]), []).append(pid)
     found: set[int] = set()
     reached = [os.getpid()]
     while reached:
@@ -281,14 +275,10 @@ def _other_pids() -> set[int]:
 
 
 def _signal_others(number: int) -> None:
-    """Send the signal ``number`` to all processes that the client's code has started. In a
-    bubblewrap sandbox, these are all processes except the agent (this program). In a pod, these are
-    the descendants of the agent."""
+    """Send a signal to all processes that the client's code has started (``_other_pids``)."""
     for pid in (-1,) if _is_first() else _other_pids():
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
 
 
 def open_exit_fd(pid: int) -> int:
@@ -301,10 +291,8 @@ def open_exit_fd(pid: int) -> int:
         ended, write_fd = os.pipe2(os.O_CLOEXEC)
 
         def wait() -> None:
-            try:
+            with suppress(ChildProcessError):
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-            except ChildProcessError:
-                pass
             os.close(write_fd)
 
         threading.Thread(target=wait, daemon=True).start()
@@ -335,9 +323,8 @@ def _kill_others() -> None:
 
 
 class Agent:
-    """The agent, the program inside a box (sandbox environment) that serves the server's requests.
-    ``input_fd``: the file descriptor from which the agent reads requests. ``output_fd``: the file
-    descriptor to which it writes answers."""
+    """The agent. ``input_fd``: the file descriptor from which it reads requests. ``output_fd``: the
+    file descriptor to which it writes answers."""
 
     def __init__(self, input_fd: int, output_fd: int) -> None:
         self.input_fd, self.output_fd = input_fd, output_fd
@@ -443,10 +430,8 @@ class Agent:
         group = process.pid
 
         def stop() -> None:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
         self.wait_for_end([out, err], {exit_fd}, request, stop)
         if self.end_reason is not None:
@@ -513,13 +498,10 @@ class Agent:
             return
         others = _other_pids() - {self.kernel_pid}
         for pid in others:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        if (
-            2 * len(others) > self.limits["processes"]
-        ):  # a fork bomb: its dead processes count until their parent, the kernel, ends
+        if 2 * len(others) > self.limits["processes"]:
+            # A fork bomb: its dead processes count until their parent, the kernel, ends.
             self.kill_kernel()
 
     def wait_for_end(
@@ -582,7 +564,8 @@ class Agent:
         watched = {self.input_fd, *end_fds, *(output.read_fd for output in outputs)}
         if exchange is not None:
             watched.add(exchange.fd)
-        ready = self.readable_fds(watched, POLL_S, exchange)
+        sending = [exchange.fd] if exchange is not None and exchange.is_sending else []
+        ready = set(select.select(list(watched), sending, [], POLL_S)[0])
         for output in outputs:
             if output.read_fd in ready:
                 output.drain()
@@ -614,12 +597,6 @@ class Agent:
         if is_flooding:
             return "output"
         return "memory" if _memory_used() > self.limits["memory"] else None
-
-    def readable_fds(self, fds: Any, wait_s: float = 0, exchange: Any = None) -> Any:
-        """Wait until one of ``fds`` is readable or the ``exchange`` with the Python kernel can send
-        data, but at most ``wait_s`` seconds. Return the readable file descriptors."""
-        sending = [exchange.fd] if exchange is not None and exchange.is_sending else []
-        return set(select.select(list(fds), sending, [], wait_s)[0])
 
     def start_kernel(self, max_chars: int) -> None:
         """Fork the Python kernel, the process that runs Python code. A fork is faster than starting
@@ -661,8 +638,8 @@ class Agent:
 
 
 def main() -> None:
-    """Run the agent, the program inside the box. It reads requests from standard input and writes
-    answers to standard output, until the server closes standard input."""
+    """Run the agent. It reads requests from standard input and writes answers to standard output,
+    until the server closes standard input."""
     input_fd, output_fd = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):

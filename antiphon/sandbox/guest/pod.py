@@ -23,6 +23,7 @@ import signal
 import socket
 import struct
 import sys
+from contextlib import suppress
 from typing import Any
 
 from .agent import Agent
@@ -45,8 +46,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class _PodAgent(Agent):
-    """The agent of a pod: the program that serves the server's requests. It serves one connection
-    after another. The Python interpreter and its variables live on between connections."""
+    """The agent of a pod. It serves one connection after another. The Python interpreter and its
+    variables live on between connections."""
 
     def __init__(self) -> None:
         super().__init__(-1, -1)
@@ -57,9 +58,8 @@ class _PodAgent(Agent):
         self.input_fd, self.output_fd = connection.detach(), -1
         self.output_fd = os.dup(self.input_fd)
         try:
-            self.serve()
-        except (OSError, ValueError):  # the caller is gone
-            pass
+            with suppress(OSError, ValueError):  # the caller is gone
+                self.serve()
         finally:
             for fd in (self.input_fd, self.output_fd):
                 os.close(fd)
@@ -80,8 +80,7 @@ class _PodAgent(Agent):
 
 
 def serve() -> None:
-    """Start the agent (the program that serves the server's requests) in the background, and wait
-    until it listens."""
+    """Start the agent in the background, and wait until it listens."""
     for folder in (HOME, SKILLS, FOLDER):
         os.makedirs(folder, exist_ok=True)
     listener = socket.socket(socket.AF_UNIX)
@@ -104,8 +103,7 @@ def serve() -> None:
 
 
 def listen(listener: socket.socket) -> None:
-    """Serve connections at ``listener`` until the pod ends. This is the main loop of the agent, the
-    program that serves the server's requests."""
+    """Serve connections at ``listener`` until the pod ends. This is the main loop of the agent."""
     import ctypes
 
     # Orphaned processes become children of the agent. So the agent can end them.
@@ -136,10 +134,8 @@ def stop() -> None:
     request. When the agent notices that the client process has ended, it interrupts the request."""
     with open(CALLER) as file:
         caller = int(file.read())
-    try:
+    with suppress(ProcessLookupError):
         os.kill(caller, signal.SIGTERM)
-    except ProcessLookupError:
-        pass
 
 
 def main() -> None:

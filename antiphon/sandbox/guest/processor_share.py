@@ -68,7 +68,7 @@ class ProcessorShare:
 def _cpu_seconds(pids: Iterable[int]) -> float:
     """Return the processor time in seconds that has been used by the processes ``pids`` and by
     child processes of this process that have ended."""
-    ticks = sum(sum(map(int, _stat(f"/proc/{pid}/stat")[11:15])) for pid in pids)
+    ticks = sum(sum(map(int, stat_fields(f"/proc/{pid}/stat")[11:15])) for pid in pids)
     times = os.times()
     return ticks / os.sysconf("SC_CLK_TCK") + times.children_user + times.children_system
 
@@ -85,10 +85,10 @@ def _tasks(pids: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def _is_runnable(pid: int, task: int) -> bool:
-    return _stat(f"/proc/{pid}/task/{task}/stat")[:1] == ["R"]
+    return stat_fields(f"/proc/{pid}/task/{task}/stat")[:1] == ["R"]
 
 
-def _stat(path: str) -> list[str]:
+def stat_fields(path: str) -> list[str]:
     """Return the fields of a ``stat`` file in /proc from the third field on, which is the state of
     the process (proc(5)). The list is empty if the process or thread has ended."""
     try:

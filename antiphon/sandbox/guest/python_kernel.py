@@ -54,8 +54,7 @@ def send_frame(fd: int, frame: object) -> None:
 
 class Kernel:
     """Executes cells (pieces of Python code) in one namespace, which keeps the variables. The cells
-    come from the agent, another program in the same sandbox. ``control_fd``: the file descriptor of
-    the connection to the agent."""
+    come from the agent. ``control_fd``: the file descriptor of the connection to the agent."""
 
     def __init__(self, control_fd: int) -> None:
         self.control_fd = control_fd
@@ -65,8 +64,8 @@ class Kernel:
         self.variables: dict[str, Any] = {}
 
     def serve(self) -> None:
-        """Receive frames from the agent (the program that controls the kernel), and execute the
-        code in each frame, until the connection to the agent closes."""
+        """Receive frames from the agent, and execute the code in each frame, until the connection
+        to the agent closes."""
         main = type(sys)("__main__")
         self.variables = main.__dict__
         self.variables["display"] = self.display
@@ -96,16 +95,15 @@ class Kernel:
             send_frame(self.control_fd, {"ok": ok, "images": self.images[:20]})
 
     def interrupt(self, number: int, frame: object) -> None:
-        """Handle SIGINT: raise ``KeyboardInterrupt`` in the running code, at most once per cell
-        (one piece of code to run). Later signals are ignored, because they could interrupt the
-        kernel's own code."""
+        """Handle SIGINT: raise ``KeyboardInterrupt`` in the running code, at most once per cell.
+        Later signals are ignored, because they could interrupt the kernel's own code."""
         if self.is_running:
             self.is_running = False
             raise KeyboardInterrupt
 
     def run(self, code: str) -> bool:
-        """Execute a cell (a piece of Python code) and display the value of its last expression.
-        Return whether the code ran without an exception."""
+        """Execute a cell and display the value of its last expression. Return whether the code ran
+        without an exception."""
         import ast
         import linecache
 
@@ -118,17 +116,13 @@ class Kernel:
             if last_expression is not None:
                 tree.body.pop()
             self.evaluate(compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
-            if last_expression is not None and not code.rstrip().endswith(";"):
+            if last_expression is not None:
                 value = self.evaluate(
                     compile(last_expression, name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
                 )
-                if value is not None:
+                if value is not None and not code.rstrip().endswith(";"):
                     self.variables["_"] = value
                     self.display(value)
-            elif last_expression is not None:
-                self.evaluate(
-                    compile(last_expression, name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-                )
         except SystemExit:
             return True
         except BaseException as error:
@@ -181,8 +175,7 @@ class Kernel:
         pyplot.close("all")
 
     def new_image_path(self) -> str:
-        """Return a path for a new image file, and note that the running cell (piece of code) has
-        created this file."""
+        """Return a path for a new image file, and note that the running cell has created it."""
         number = 1
         while os.path.exists(f"{HOME}/image-{number}.png"):
             number += 1
