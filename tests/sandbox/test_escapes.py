@@ -149,6 +149,12 @@ async def test_agent_cannot_be_killed_or_stopped_from_inside(box: AgentBox) -> N
     assert await output_of(box, "1 + 1") == "2"
 
 
+async def test_process_whose_name_is_no_text_does_not_end_the_box(box: AgentBox) -> None:
+    name = "import ctypes, time\nctypes.CDLL(None).prctl(15, b'\\xff', 0, 0, 0)"
+    assert await output_of(box, f"{name}\nkept = 1\ntime.sleep(0.5)") == ""
+    assert await output_of(box, "print(kept)") == "1"
+
+
 async def test_links_out_of_the_folder_are_not_followed(box: AgentBox) -> None:
     await output_of(
         box,

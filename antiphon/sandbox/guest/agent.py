@@ -146,7 +146,7 @@ def _memory_used() -> int:
     total = 0
     for pid in _other_pids():
         try:
-            with open(f"/proc/{pid}/status") as status:
+            with open(f"/proc/{pid}/status", errors="replace") as status:
                 lines = status.read().split("\n")
         except OSError:
             continue

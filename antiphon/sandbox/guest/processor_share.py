@@ -92,7 +92,7 @@ def stat_fields(path: str) -> list[str]:
     """Return the fields of a ``stat`` file in /proc from the third field on, which is the state of
     the process (proc(5)). The list is empty if the process or thread has ended."""
     try:
-        with open(path) as file:
+        with open(path, errors="replace") as file:  # code names its processes and threads
             return file.read().rpartition(")")[2].split()
     except OSError:
         return []

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from antiphon.sandbox.guest import processor_share
-from antiphon.sandbox.guest.processor_share import ProcessorShare
+from antiphon.sandbox.guest.processor_share import ProcessorShare, stat_fields
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="scheduling classes are Linux's")
@@ -35,3 +35,15 @@ def test_processes_that_ended_are_ignored() -> None:
         child.wait()
     share = ProcessorShare([child.pid])
     share.check([child.pid])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are read from /proc")
+def test_process_whose_name_is_no_text_is_read() -> None:
+    name = "import ctypes\nctypes.CDLL(None).prctl(15, b'\\xff) ', 0, 0, 0)"
+    code = f"{name}\nprint(flush=True)\ninput()"
+    with subprocess.Popen(
+        [sys.executable, "-SIc", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == "\n"
+        assert int(stat_fields(f"/proc/{child.pid}/stat")[1]) == os.getpid()
+        child.communicate("\n")
