@@ -28,6 +28,8 @@ class ChatFunctionCall(Struct, frozen=True, kw_only=True):
 
 
 class ChatCustomCall(Struct, frozen=True, kw_only=True):
+    """A call of a custom tool: the tool's name and the input that the model wrote."""
+
     name: str
     input: str
 
@@ -139,7 +141,7 @@ def _choice(index: int, response: Response, *, legacy: bool) -> ChatChoice:
     logprobs = [logprob for part in _parts(response.output) for logprob in _logprobs(part)]
     return ChatChoice(
         index=index,
-        message=chat_message(response.output, legacy=legacy),
+        message=ChatMessage(**message_fields(response.output, legacy=legacy)),
         finish_reason=finish_reason(response, legacy=legacy),
         logprobs=ChatLogprobs(content=tuple(logprobs)) if logprobs else None,
     )
@@ -170,22 +172,22 @@ def _logprobs(part: it.Part) -> tuple[it.Logprob, ...]:
     return part.logprobs if isinstance(part, it.OutputText) else ()
 
 
-def chat_message(output: Sequence[it.Item], *, legacy: bool = False) -> ChatMessage:
-    """Translate items of the model to one message."""
+def message_fields(output: Sequence[it.Item], *, legacy: bool = False) -> JsonObject:
+    """Translate items of the model to the fields of one message."""
     parts = tuple(_parts(output))
     texts = [part.text for part in parts if isinstance(part, it.OutputText)]
     refusals = [part.refusal for part in parts if isinstance(part, it.Refusal)]
     reasoning_texts = ["".join(part.text for part in item.reasoning_parts) for item in output]
     calls = tuple(call for item in output for call in _call(item))
     reasoning = "\n".join(filter(None, reasoning_texts))
-    message: JsonObject = {
+    fields: JsonObject = {
         "content": "".join(texts) if texts or not (calls or refusals) else None,
         "refusal": "".join(refusals) if refusals else None,
         "reasoning_content": reasoning or UNSET,
     }
     if calls:
-        message |= {"function_call": calls[0].function} if legacy else {"tool_calls": calls}
-    return ChatMessage(**message)
+        fields |= {"function_call": calls[0].function} if legacy else {"tool_calls": calls}
+    return fields
 
 
 def _call(item: it.Item) -> Iterable[ChatToolCall]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.wire import events as ev
@@ -25,10 +24,9 @@ from .chat_response import (
     chat_moderation,
     finish_reason,
 )
-from .translated_request import ChoiceStream
+from .translated_request import ChoiceStream, sse_frame
 from .usage import CompletionUsage, total_usage
 
-_encode = msgspec.json.Encoder().encode
 _ReasoningEvent = ev.ReasoningTextDelta | ev.ReasoningDelta | ev.ReasoningSummaryTextDelta
 
 
@@ -110,12 +108,12 @@ class ChatStream(ChoiceStream):
         ``include_usage``."""
         frames = b""
         if (moderation := chat_moderation(responses)) is not UNSET:
-            frames += _frame(
+            frames += sse_frame(
                 ChatChunk(**self._head, choices=(), usage=self._usage, moderation=moderation)
             )
         if self._usage is None:
             used = total_usage(responses, len(responses))
-            frames += _frame(ChatChunk(**self._head, choices=(), usage=used))
+            frames += sse_frame(ChatChunk(**self._head, choices=(), usage=used))
         return frames
 
     def _frames(self, event: ev.Event) -> Iterator[bytes]:
@@ -125,7 +123,7 @@ class ChatStream(ChoiceStream):
         elif isinstance(event, ev.Keepalive):
             yield b": keepalive\n\n"  # the API has no empty chunk
         elif isinstance(event, ev.Error):
-            yield _frame({"error": event.error})
+            yield sse_frame({"error": event.error})
         elif isinstance(event, ev.Completed | ev.Incomplete):
             reason = finish_reason(event.response, legacy=self._legacy)
             yield self._chunk(ChatDelta(), finish=reason)
@@ -144,7 +142,7 @@ class ChatStream(ChoiceStream):
             index=self._index, delta=delta, logprobs=logprobs, finish_reason=finish
         )
         omitted = UNSET if finish is None else self._omitted_parts
-        return _frame(
+        return sse_frame(
             ChatChunk(**self._head, choices=(choice,), usage=self._usage, omitted_parts=omitted)
         )
 
@@ -192,10 +190,6 @@ class ChatStream(ChoiceStream):
     def _input_delta(self, event: ev.CustomToolCallInputDelta) -> ChatDelta:
         call = ChatCallDelta(index=self._calls[event.output_index], custom={"input": event.delta})
         return ChatDelta(tool_calls=(call,))
-
-
-def _frame(value: object) -> bytes:
-    return b"data: " + _encode(value) + b"\n\n"
 
 
 #: Type of an event → function that returns the delta of such an event. Other events produce no

@@ -6,7 +6,6 @@ import codecs
 from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.wire import events as ev
@@ -14,11 +13,10 @@ from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response
 
-from .translated_request import ChoiceStream
+from .translated_request import ChoiceStream, sse_frame
 from .usage import CompletionUsage, total_usage
 
 CompletionFinishReason = Literal["stop", "length", "content_filter"]
-_encode = msgspec.json.Encoder().encode
 
 
 class _Request(Protocol):
@@ -151,7 +149,7 @@ class CompletionStream(ChoiceStream):
         if not self._request.include_usage:
             return b""
         used = total_usage(responses, self._request.n)
-        return _frame(Completion(**self._head, choices=(), usage=used))
+        return sse_frame(Completion(**self._head, choices=(), usage=used))
 
     def _frames(self, event: ev.Event) -> Iterator[bytes]:
         match event:
@@ -162,7 +160,7 @@ class CompletionStream(ChoiceStream):
             case ev.Completed(response=response) | ev.Incomplete(response=response):
                 yield self._chunk("", finish=_reason(response))
             case ev.Error(error=error):
-                yield _frame({"error": error})
+                yield sse_frame({"error": error})
             case ev.Keepalive():
                 yield b": keepalive\n\n"
 
@@ -178,8 +176,4 @@ class CompletionStream(ChoiceStream):
             logprobs=_logprobs(logprobs, self._offsets) if logprobs else None,
             finish_reason=finish,
         )
-        return _frame(Completion(**self._head, choices=(choice,), usage=self._usage))
-
-
-def _frame(value: object) -> bytes:
-    return b"data: " + _encode(value) + b"\n\n"
+        return sse_frame(Completion(**self._head, choices=(choice,), usage=self._usage))

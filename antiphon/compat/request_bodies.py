@@ -19,7 +19,9 @@ from antiphon.wire.parsing.fields import convert, read_object
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 from antiphon.wire.parts import PromptCacheBreakpoint
 from antiphon.wire.request import CreateResponse
+from antiphon.wire.text_formats import Effort
 
+from .chat_response import ChatCustomCall
 from .text_inputs import TextInput
 
 #: One text, the token ids of one text, or a list in which each entry is a text or the token ids of
@@ -115,13 +117,6 @@ class ChatCalledFunction(Struct, frozen=True, kw_only=True):
     arguments: str | None = None
 
 
-class ChatCalledCustom(Struct, frozen=True, kw_only=True):
-    """A call of a custom tool: the tool's name and the input that the model wrote."""
-
-    name: str
-    input: str
-
-
 class ChatInputCall(Struct, frozen=True, kw_only=True):
     """A tool call in an earlier message of the model. Its content is in ``function`` or ``custom``,
     depending on ``type``."""
@@ -129,7 +124,7 @@ class ChatInputCall(Struct, frozen=True, kw_only=True):
     id: str
     type: Literal["function", "custom"] = "function"
     function: ChatCalledFunction | UnsetType = UNSET
-    custom: ChatCalledCustom | UnsetType = UNSET
+    custom: ChatCustomCall | UnsetType = UNSET
 
 
 class ChatInputMessage(Struct, frozen=True, kw_only=True):
@@ -225,9 +220,7 @@ class ChatFields(ChatOptions, frozen=True, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | ChatToolChoice | None = None
     function_call: Literal["none", "auto"] | ChatNamed | None = None
     response_format: ChatResponseFormat | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        None
-    )
+    reasoning_effort: Effort | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 

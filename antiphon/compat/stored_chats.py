@@ -16,7 +16,7 @@ from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_js
 from antiphon.wire.parsing.requests import read_metadata
 from antiphon.wire.resources.conversations import Metadata
 
-from .chat_response import ChatToolCall, chat_message
+from .chat_response import ChatToolCall, message_fields
 
 _PREFIX = "chatcmpl-"
 
@@ -67,7 +67,12 @@ def stored_messages(input: Sequence[it.Item]) -> list[StoredChatMessage]:
             groups.append([])
         groups[-1].append(item)
         last = place
-    return [_message(items[0]) if _place(items[0]) is None else _answer(items) for items in groups]
+    return [
+        _message(items[0])
+        if _place(items[0]) is None
+        else StoredChatMessage(id=items[0].id, role="assistant", **message_fields(items))
+        for items in groups
+    ]
 
 
 #: The order in which the items of one message of the model follow one another.
@@ -81,18 +86,6 @@ def _place(item: it.Item) -> int | None:
     if item.role == "assistant":
         return _TEXT
     return _CALL if it.is_model_call(item) else None
-
-
-def _answer(items: Sequence[it.Item]) -> StoredChatMessage:
-    message = chat_message(items)
-    return StoredChatMessage(
-        id=items[0].id,
-        role="assistant",
-        content=message.content,
-        refusal=message.refusal,
-        reasoning_content=message.reasoning_content,
-        tool_calls=message.tool_calls,
-    )
 
 
 def _message(item: it.Item) -> StoredChatMessage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -17,6 +18,13 @@ from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import OmittedPart, Response
 
 from .error_paths import ErrorPaths
+
+_encode = msgspec.json.Encoder().encode
+
+
+def sse_frame(value: object) -> bytes:
+    """Return a value as a frame of a ``text/event-stream``."""
+    return b"data: " + _encode(value) + b"\n\n"
 
 
 class ChoiceStream:
