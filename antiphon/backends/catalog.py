@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from .base import Backend, Status
+from .base import Backend
 
 
 class CatalogModel(Protocol):
@@ -19,8 +19,6 @@ class CatalogModel(Protocol):
     @property
     def backend(self) -> Backend: ...
     @property
-    def context_size(self) -> int | None: ...
-    @property
     def created(self) -> int: ...
     @property
     def instructions(self) -> str | None:
@@ -30,15 +28,6 @@ class CatalogModel(Protocol):
     def defaults(self) -> Mapping[str, Any]: ...
     @property
     def thinking_budgets(self) -> Mapping[str, int]: ...
-
-    @property
-    def status(self) -> Status:
-        """The state of the model, for example ready or still being loaded."""
-
-    async def ready(self) -> None:
-        """Start loading the model if it is not loaded, and wait a short time for it. Return even if
-        the model is still loading after this time. Raises ``Overloaded`` if the model cannot be
-        loaded."""
 
 
 class ModelCatalog(Protocol):

@@ -170,7 +170,8 @@ async def serve_sockets(
 
 def _start_report(app: App, url: str) -> StartReport:
     models = tuple(
-        AnnouncedModel(model.name, model.aliases, model.context_size) for model in app.models.all()
+        AnnouncedModel(model.name, model.aliases, model.backend.context_size)
+        for model in app.models.all()
     )
     return StartReport(
         url=url, models=models, capabilities=app.capabilities, first_key=app.first_key

@@ -229,11 +229,11 @@ def _observe(metrics: Metrics, service: Service, admission: Admission) -> None:
     """Let the metrics read the queue, and the states of the models and of their prompt caches."""
     metrics.observe_queue(admission)
     metrics.observe_models(
-        lambda: {model.name: model.status.value == "loaded" for model in service.models()},
+        lambda: {model.name: model.backend.status.value == "loaded" for model in service.models()},
         lambda: {
             model.name: asdict(cache)
             for model in service.models()
-            if (cache := model.status.prefix_cache) is not None
+            if (cache := model.backend.status.prefix_cache) is not None
         },
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, Status
+from antiphon.backends.base import Backend
 from antiphon.backends.lora import LoraBackend
 from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.on_demand import OnDemandBackend, ProgressCallback
@@ -73,22 +73,6 @@ class ServedModel(Struct, frozen=True, kw_only=True):
             return self.operator_defaults
         known = {name: recommended[name] for name in _DEFAULT_FIELDS if name in recommended}
         return {**known, **self.operator_defaults}
-
-    @property
-    def status(self) -> Status:
-        """The state of the model, such as loaded or not loaded."""
-        return self.backend.status
-
-    async def ready(self) -> None:
-        """Start loading the model if it is not loaded, and wait a short time for it. Raises
-        ``Overloaded`` if the model cannot be loaded."""
-        await self.backend.ready()
-
-    @property
-    def context_size(self) -> int | None:
-        """The context size in tokens, for prompt and answer together. It is None if only the
-        upstream knows the size."""
-        return self.backend.context_size
 
 
 class Catalog:

@@ -163,7 +163,7 @@ class ModelHostSession:
         shown: dict[str, Status] = {}
         while True:
             models = self._catalog.result().all() if self._catalog.done() else ()
-            found = {model.name: model.status for model in models}
+            found = {model.name: model.backend.status for model in models}
             if found != shown:
                 shown = found
                 yield found

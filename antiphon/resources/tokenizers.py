@@ -37,7 +37,7 @@ class Tokenizers:
         reply = await model.backend.complete(text, Options())
         if reply.prompt_tokens is None:
             raise _unsupported(model)
-        return TokenizedText(reply.prompt_tokens.ids, model.context_size)
+        return TokenizedText(reply.prompt_tokens.ids, model.backend.context_size)
 
     async def detokenize(
         self, name: str | None, ids: Sequence[int], client: Client = ANYONE
@@ -57,8 +57,7 @@ class Tokenizers:
     async def _load(self, name: str | None, client: Client) -> CatalogModel:
         model = self._models.find(name)
         client.check_model(model.name, name)
-        await model.ready()
-        if model.status.value != "loaded":
+        if not await model.backend.ready():
             raise Overloaded(
                 f"The model '{model.name}' is being loaded. Please try again in 5s.",
                 retry_after_s=5,

@@ -451,7 +451,7 @@ class Service:
         request are used. ``counts_prompt``: as for ``create``. Raises ``RequestError``."""
         self._supervisor.admit()
         model = await self._find_model(request.model, client)
-        await model.ready()
+        await model.backend.ready()
         if not model.backend.capabilities.completes_text:
             raise text_completion_unsupported_error(model.name)
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
@@ -640,7 +640,7 @@ class Service:
         derive(request, refuse_unsupported)
         if request.tools:
             client.check_tools(self._preparer.tool_types(request))
-        await model.ready()
+        await model.backend.ready()
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
         response_id = response_id or self._dependencies.ids("resp")
         with self._dependencies.tracer.start("prepare", request.trace or {}):

@@ -432,10 +432,10 @@ async def test_models_beyond_the_budget_wait_for_their_first_request_at_start(
     monkeypatch.setattr(factories, "ENGINES", {"scripted": lambda *given: make(given[-1])})
     models = {name: Model(source="x", engine="scripted", memory_mb=60) for name in "ab"}
     catalog = await load(Settings(models=models, model_memory_mb=100))
-    states = [model.status.value for model in catalog.all()]
+    states = [model.backend.status.value for model in catalog.all()]
     assert (states, make.tries) == (["loaded", "unloaded"], 1)
-    await catalog.find("b").ready()
-    assert [model.status.value for model in catalog.all()] == ["unloaded", "loaded"]
+    await catalog.find("b").backend.ready()
+    assert [model.backend.status.value for model in catalog.all()] == ["unloaded", "loaded"]
     await catalog.close()
 
 
@@ -456,7 +456,7 @@ async def test_catalog_loads_configured_models_on_demand(monkeypatch: pytest.Mon
     assert [model.name for model in catalog.all()] == ["now", "later"]
     later = catalog.find("later")
     assert later.defaults == {"top_p": 0.5}
-    await later.ready()
+    await later.backend.ready()
     assert (make.tries, later.defaults) == (2, {"temperature": 0.3, "top_p": 0.5})
     await catalog.close()
     assert all(backend.closed for backend in make.made)

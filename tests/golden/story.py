@@ -67,7 +67,6 @@ class StoryModels(Struct):
     backend: Any
     name: str = "scripted"
     aliases: tuple[str, ...] = ()
-    context_size: int | None = 4096
     created: int = 0
     defaults: dict[str, Any] = {}
     thinking_budgets: dict[str, int] = {}
@@ -78,8 +77,6 @@ class StoryModels(Struct):
 
     def all(self) -> tuple[StoryModels, ...]:
         return (self,)
-
-    async def ready(self) -> None: ...
 
 
 def read(path: Path) -> Story:

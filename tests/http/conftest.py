@@ -109,14 +109,18 @@ class FakeRun:
         yield writer.take()
 
 
+class FakeBackend(ScriptedBackend):
+    """The backend of a model whose state tests may set."""
+
+    status = Status(value="loaded")  # type: ignore[assignment]
+
+
 class FakeModel:
     def __init__(self, name: str, aliases: tuple[str, ...], context_size: int | None) -> None:
         self.name = name
         self.aliases = aliases
-        self.context_size = context_size
         self.created = 1700000000
-        self.status = Status(value="loaded")
-        self.backend = ScriptedBackend()
+        self.backend = FakeBackend(context_size=context_size)
 
 
 class Unused:

@@ -89,8 +89,8 @@ async def test_adapter_is_a_model_of_its_own_name(monkeypatch: pytest.MonkeyPatc
     loaded = await load(Settings(models={"base": model}))
     base, poet = loaded.all()
     assert (base.name, poet.name, loaded.find("b")) == ("base", "poet", base)
-    await poet.ready()
-    assert (poet.context_size, poet.defaults, poet.backend.capabilities.images) == (
+    await poet.backend.ready()
+    assert (poet.backend.context_size, poet.defaults, poet.backend.capabilities.images) == (
         77,
         {"top_p": 0.5},
         True,

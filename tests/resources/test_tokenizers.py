@@ -15,14 +15,15 @@ class _Model:
     name = "m"
 
     def __init__(self) -> None:
-        self.backend = self.capabilities = self.status = self
-        self.value, self.detokenizes = "loaded", True
+        self.backend = self.capabilities = self
+        self.detokenizes = True
         self.threads: list[int] = []
 
     def find(self, name: str | None) -> _Model:
         return self
 
-    async def ready(self) -> None: ...
+    async def ready(self) -> bool:
+        return True
 
     def detokenize(self, ids: Sequence[int]) -> str:
         self.threads.append(threading.get_ident())

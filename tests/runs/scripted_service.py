@@ -32,7 +32,6 @@ class OneModel(Struct):
     backend: Backend
     name: str = "scripted"
     aliases: tuple[str, ...] = ("gpt-5.5",)
-    context_size: int | None = 4096
     created: int = NOW
     instructions: str | None = None
     defaults: Mapping[str, Any] = {}
@@ -45,8 +44,6 @@ class OneModel(Struct):
 
     def all(self) -> tuple[OneModel, ...]:
         return (self,)
-
-    async def ready(self) -> None: ...
 
 
 def make_service(

@@ -56,7 +56,6 @@ class _OneModel(Struct):
     backend: Backend
     name: str = "simulated"
     aliases: tuple[str, ...] = ()
-    context_size: int | None = 4096
     created: int = EPOCH
     instructions: str | None = None
     defaults: Mapping[str, Any] = {}
@@ -69,8 +68,6 @@ class _OneModel(Struct):
 
     def all(self) -> tuple[_OneModel, ...]:
         return (self,)
-
-    async def ready(self) -> None: ...
 
 
 class Process:

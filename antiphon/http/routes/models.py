@@ -121,8 +121,8 @@ class ModelRoutes:
             id=name,
             display_name=name,
             created_at=rfc3339(model.created),
-            max_input_tokens=model.context_size,
-            max_tokens=model.context_size,
+            max_input_tokens=model.backend.context_size,
+            max_tokens=model.backend.context_size,
             capabilities=None
             if modalities is UNSET
             else ModelCapabilities.of(
@@ -146,7 +146,7 @@ def _entry(name: str, model: CatalogModel) -> ModelEntry:
     return ModelEntry(
         id=name,
         created=model.created,
-        status=convert(model.status, ModelStatus, from_attributes=True),
+        status=convert(model.backend.status, ModelStatus, from_attributes=True),
         input_modalities=_input_modalities(model),
         task=model.backend.task or UNSET,
     )
@@ -156,7 +156,7 @@ def _input_modalities(model: CatalogModel) -> tuple[Literal["text", "image"], ..
     """Return the input types of a model. Returns ``UNSET`` before the model is loaded, because only
     a loaded model shows whether it reads images. Models for a task, such as embeddings, get
     ``UNSET`` too."""
-    if model.backend.task is not None or model.status.value != "loaded":
+    if model.backend.task is not None or model.backend.status.value != "loaded":
         return UNSET
     return ("text", "image") if model.backend.capabilities.images else ("text",)
 
@@ -173,6 +173,6 @@ def _catalog_entry(name: str, model: CatalogModel, priority: int) -> CodexModel:
         priority=priority,
         base_instructions=_CODEX_INSTRUCTIONS,
         supported_reasoning_levels=_reasoning_levels(model),
-        context_window=UNSET if model.context_size is None else model.context_size,
+        context_window=UNSET if model.backend.context_size is None else model.backend.context_size,
         input_modalities=_input_modalities(model),
     )

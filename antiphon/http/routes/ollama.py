@@ -152,9 +152,9 @@ class OllamaRoutes:
             await self._managing(scope).unload(model.name)
             await self._auditor.record(scope, "model.unloaded", model.name)
         else:
-            await model.ready()
-            while model.status.value == "loading":
-                await model.ready()
+            await model.backend.ready()
+            while model.backend.status.value == "loading":
+                await model.backend.ready()
         now = self._service.usage_counter.clock()
         return ollama_load_answer(request.form, name, now, unloaded=request.unloads)
 
@@ -225,7 +225,7 @@ class OllamaRoutes:
             tuple(
                 _facts(name, model, managed).running()
                 for name, model in names.items()
-                if model.name == name and model.status.value == "loaded"
+                if model.name == name and model.backend.status.value == "loaded"
             )
         )
 
@@ -343,7 +343,7 @@ def _facts(name: str, model: CatalogModel, managed: Mapping[str, ManagedModel]) 
         source=(known and known.source) or "",
         size_bytes=(known and known.size_bytes) or 0,
         memory_bytes=(known and known.memory_bytes) or 0,
-        context_size=model.context_size,
+        context_size=model.backend.context_size,
         template=model.backend.capabilities.template,
         defaults=model.defaults,
     )

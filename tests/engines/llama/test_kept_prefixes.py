@@ -768,7 +768,7 @@ async def test_operators_see_the_cache_of_a_model(tmp_path: Path) -> None:
         assert shown.prompt_cache is not None
         assert (shown.prompt_cache.hits, shown.prompt_cache.misses) == (2, 1)
         assert shown.prompt_cache.limit_bytes == 8 * MIB
-        assert served.all()[0].status.prefix_cache is not None
+        assert served.all()[0].backend.status.prefix_cache is not None
         assert shown.threads == 1
     finally:
         await served.close()

@@ -35,7 +35,7 @@ async def test_entry_says_whether_a_loaded_model_reads_images(make_app: Any) -> 
     model.backend.capabilities = BackendCapabilities(images=False)
     entry = (await app.client.get("/v1/models/org/tiny")).json()
     assert entry["input_modalities"] == ["text"]
-    model.status = Status(value="unloaded")
+    model.backend.status = Status(value="unloaded")
     assert "input_modalities" not in (await app.client.get("/v1/models/org/tiny")).json()
 
 
