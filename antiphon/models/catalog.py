@@ -226,16 +226,11 @@ def _served_models(configured: ConfiguredModel, now: int) -> list[ServedModel]:
         recommended_options=DEFAULT_SAMPLING if model.source == DEFAULT else {},
         thinking_budgets=model.thinking_budgets,
     )
-    return [served, *_adapter_models(served, model)]
-
-
-def _adapter_models(served: ServedModel, model: Model) -> list[ServedModel]:
-    """Return one catalog entry for each LoRA adapter of a model. The entry has the adapter's
-    name."""
-    return [
+    adapters = (
         replace(served, name=name, aliases=(), backend=LoraBackend(served.backend, name))
         for name in model.adapters
-    ]
+    )
+    return [served, *adapters]
 
 
 async def _load_configured_model(

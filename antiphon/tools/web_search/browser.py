@@ -66,9 +66,9 @@ class PageSource(Protocol):
 
 
 class StepResult(Struct, frozen=True, kw_only=True):
-    """The result of a browser step (one tool call of the model). ``text``: the text for the model.
-    ``action``: the field ``action`` of the output item. ``results``: the search results, if the
-    step was a search. ``page``: the page that the step has opened."""
+    """The result of a step. ``text``: the text for the model. ``action``: the field ``action`` of
+    the output item. ``results``: the search results, if the step was a search. ``page``: the page
+    that the step has opened."""
 
     text: str
     action: Mapping[str, Any]
@@ -77,9 +77,8 @@ class StepResult(Struct, frozen=True, kw_only=True):
 
 
 class Browser:
-    """The browser of one response: the pages that the model has opened in its calls of the browser
-    functions. A step is one such call. Each step gets a number, its cursor, even if the step fails.
-    In later steps, the model uses the cursor to name the page that the step has shown.
+    """The browser of one response: the pages that its steps have shown. A step gets a cursor even
+    if it fails.
 
     ``earlier_pages``: the pages of the steps of earlier responses. They keep the cursors of these
     steps valid.
@@ -97,8 +96,7 @@ class Browser:
         self._page_cache: dict[str, WebPage] = {}
 
     def begin_step(self) -> int:
-        """Begin a step (one tool call of the model). Return the number of the step, which is called
-        its cursor."""
+        """Begin a step, and return its cursor."""
         self._shown_pages.append(None)
         return len(self._shown_pages) - 1
 
@@ -108,8 +106,8 @@ class Browser:
         return self._shown_pages[cursor] if 0 <= cursor < len(self._shown_pages) else None
 
     async def search(self, query: str, *, step_cursor: int) -> StepResult:
-        """Search for pages and show the model the list of results. ``step_cursor``: the number of
-        this step. A step is one tool call of the model. Raises ``ToolError``."""
+        """Search for pages and show the model the list of results. ``step_cursor``: the cursor of
+        this step. Raises ``ToolError``."""
         results = await self._source.search(query, self._options)
         allowed_results = tuple(one for one in results if self._options.allows(one.url))[
             : self._options.count
@@ -138,7 +136,7 @@ class Browser:
           was shown last.
         - ``loc``: the first line to show. By default, it is the line that the link refers to.
         - ``lines``: the maximum number of lines to show.
-        - ``step_cursor``: the number of this step (one tool call of the model).
+        - ``step_cursor``: the cursor of this step.
         """
         start = 0
         if isinstance(id, str):
@@ -160,11 +158,9 @@ class Browser:
         )
 
     async def find(self, pattern: str, cursor: int | None, *, step_cursor: int) -> StepResult:
-        """Find ``pattern`` in a page that an earlier step has shown. Raises ``ToolError``.
-
-        - ``cursor``: the number of this page. None means the page that was shown last.
-        - ``step_cursor``: the number of this step (one tool call of the model).
-        """
+        """Find ``pattern`` in a page that an earlier step has shown. ``cursor``: the cursor of that
+        step; None means the page that was shown last. ``step_cursor``: the cursor of this step.
+        Raises ``ToolError``."""
         page = self._require_page(cursor)
         if page.results is not None:
             raise ToolError("Open one of the results first: a list of results cannot be searched.")

@@ -12,14 +12,13 @@ from antiphon.errors import SetupError, ToolError
 from antiphon.support.installation import needs_extra
 
 from .index import PageDocument
-from .page import domain, plain_line
+from .page import REPLACED_BRACKETS, domain, plain_line
 
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\(([^()\s]+)\)")
 _HEADING = re.compile(r"^#\s+(.+)$", re.MULTILINE)
 _HTML = ("text/html", "application/xhtml+xml")
 #: Maximum size of an HTML page in bytes.
 _MAX_HTML_BYTES = 8 * 2**20
-_REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
 
 _UNREADABLE_TEXT = {
     "unsupported": "is in a format that cannot be read as text",
@@ -85,7 +84,7 @@ def _build_document(url: str, title: str, text: str) -> PageDocument:
         links.append(target)
         return f"【{len(links) - 1}†{label}†{domain(target)}】"
 
-    text = _LINK.sub(number_link, text.translate(_REPLACED_BRACKETS))
+    text = _LINK.sub(number_link, text.translate(REPLACED_BRACKETS))
     return PageDocument(url=url, title=plain_line(title), text=text, links=tuple(links))
 
 

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
@@ -128,6 +129,4 @@ async def _read_document(file: Path, url: str, documents: Documents) -> PageDocu
     except OSError as error:
         raise ToolError(f"{url} cannot be read: {error.strerror}.") from None
     document = await extract_document(url, content, _mime_type(file), documents)
-    if document.title:
-        return document
-    return PageDocument(url=url, title=file.stem, text=document.text, links=document.links)
+    return document if document.title else replace(document, title=file.stem)

@@ -18,7 +18,8 @@ _WIDTH = 80
 _MAX_HITS, _LINES_PER_HIT = 50, 4
 #: Maximum number of characters in the text of a search result.
 _MAX_RESULT_CHARS = 600
-_REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
+#: The brackets of links and citations → those that untrusted text gets instead.
+REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
 #: ``_MAX_TEXTWRAP``: lines with more characters are not wrapped with ``textwrap``. ``_WORDS``:
 #: matches the words of such a long line.
 _MAX_TEXTWRAP = 10_000
@@ -161,7 +162,7 @@ def domain(url: str) -> str:
 
 def plain_line(text: str) -> str:
     """Return untrusted text as one line. The result cannot look like a citation or a link."""
-    return " ".join(text.translate(_REPLACED_BRACKETS).split())
+    return " ".join(text.translate(REPLACED_BRACKETS).split())
 
 
 def strip_links(text: str) -> str:
