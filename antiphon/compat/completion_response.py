@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -16,15 +16,10 @@ from antiphon.wire.response import Response
 from .translated_request import ChoiceStream, sse_frame
 from .usage import CompletionUsage, total_usage
 
+if TYPE_CHECKING:
+    from .completion_request import CompletionRequest
+
 CompletionFinishReason = Literal["stop", "length", "content_filter"]
-
-
-class _Request(Protocol):
-    @property
-    def n(self) -> int: ...
-    @property
-    def include_usage(self) -> bool: ...
-    def echoed_text(self, index: int) -> str: ...
 
 
 class CompletionLogprobs(Struct, frozen=True, kw_only=True):
@@ -55,7 +50,7 @@ class Completion(Struct, frozen=True, kw_only=True):
     usage: CompletionUsage | UnsetType | None = UNSET
 
 
-def make_completion(request: _Request, responses: Sequence[Response]) -> Completion:
+def make_completion(request: CompletionRequest, responses: Sequence[Response]) -> Completion:
     """Translate finished responses to one answer with one choice per response. Call it only if no
     response failed."""
     return Completion(
@@ -135,7 +130,7 @@ class CompletionStream(ChoiceStream):
     """Encodes the events of one response as the chunks of one choice. ``first``: the response of
     the first choice, which determines the id and the model of the answer."""
 
-    def __init__(self, request: _Request, first: Response, index: int) -> None:
+    def __init__(self, request: CompletionRequest, first: Response, index: int) -> None:
         self._request = request
         self._head = _head(first)
         self._index = index
