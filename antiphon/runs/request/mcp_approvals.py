@@ -86,11 +86,11 @@ def _answered_requests(
         elif isinstance(item, it.McpApprovalResponse):
             request_id, path = item.approval_request_id, paths.get(id(item))
             if path is not None and request_id not in requests:
-                raise _unknown_request(request_id, path)
+                raise _refusal(_UNKNOWN_REQUEST, request_id, path)
             earlier = answers.get(request_id)
             is_final = earlier is not None and (earlier.approve or id(earlier) in paths)
             if path is not None and (is_final or request_id in done):
-                raise _already_answered(request_id, path)
+                raise _refusal(_ALREADY_ANSWERED, request_id, path)
             answers[request_id] = item
         elif item.tool_type is not None and isinstance(item.approval_request_id, str):
             answers.pop(item.approval_request_id, None)
@@ -147,9 +147,9 @@ async def claim_approvals(
             spent.add(call.request_id)
         else:
             await release_approvals(journal, tenant, response_id, claimed)
-            if entry is None:
-                raise _unknown_request(call.request_id, call.path)
-            raise (_already_answered if is_shown else _other_call)(call.request_id, call.path)
+            known = _ALREADY_ANSWERED if is_shown else _OTHER_CALL
+            message = _UNKNOWN_REQUEST if entry is None else known
+            raise _refusal(message, call.request_id, call.path)
     return frozenset(spent)
 
 
@@ -178,30 +178,19 @@ def call_digest(server: str, tool: str, arguments: str) -> bytes:
     return sha256(msgspec.json.encode([server, tool, arguments])).digest()
 
 
-def _unknown_request(request_id: str, path: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"No MCP approval request found with id '{request_id}'.",
-        param=f"{path}.approval_request_id",
-        code="invalid_value",
-    )
+_UNKNOWN_REQUEST = "No MCP approval request found with id '{id}'."
+_OTHER_CALL = (
+    "The MCP approval request '{id}' showed another call: an approval is good only for the server,"
+    " the tool and the arguments that were shown."
+)
+_ALREADY_ANSWERED = (
+    "The MCP approval request '{id}' has been answered already. An approval runs its call once."
+)
 
 
-def _other_call(request_id: str, path: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"The MCP approval request '{request_id}' showed another call: an approval is good only for"
-        " the server, the tool and the arguments that were shown.",
-        param=f"{path}.approval_request_id",
-        code="invalid_value",
-    )
-
-
-def _already_answered(request_id: str, path: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"The MCP approval request '{request_id}' has been answered already. An approval runs its"
-        " call once.",
-        param=f"{path}.approval_request_id",
-        code="invalid_value",
-    )
+def _refusal(message: str, request_id: str, path: str) -> InvalidRequest:
+    param = f"{path}.approval_request_id"
+    return InvalidRequest(message.format(id=request_id), param=param, code="invalid_value")
 
 
 def _missing_tool(request: it.McpApprovalRequest, path: str) -> InvalidRequest:
