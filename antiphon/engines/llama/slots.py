@@ -280,9 +280,9 @@ class Slots:
                 _, known = self._best_idle(state.ids, state.group)
                 if known < len(state.ids) and self._idle:
                     number = self._least_useful(state.group)
-                    await self._restore(state, number)
-                    with self._copying(number):
-                        found.append(await self._cut(number))
+                    if await self._restore(state, number):
+                        with self._copying(number):
+                            found.append(await self._cut(number))
         finally:
             for state in states:
                 self.states.remove(state)

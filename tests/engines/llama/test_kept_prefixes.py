@@ -425,6 +425,29 @@ async def test_a_state_is_kept_if_llama_ends_while_a_slot_gets_it(llama: Llama) 
     assert cached == 500
 
 
+async def test_a_slot_is_cut_only_if_it_got_the_state(
+    llama: Llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (llama.states.owners.get("s", "t", id, False) for id in ("resp_1", "resp_2"))
+    _, reply = await llama.generate(None, HEAD, 2, first)
+    await llama.generate(None, (*HEAD, *reply, *range(900, 950)), 2, second)
+    for number in range(1, 5):
+        await llama.generate(None, tuple(range(1000 * number, 1000 * number + 300)), 2)
+    cuts: list[int] = []
+
+    async def refuse(state: KeptState) -> None:
+        return None
+
+    async def cut(slot: int, ids: Sequence[int], adapter: str | None) -> bool:
+        cuts.append(slot)
+        return True
+
+    monkeypatch.setattr(llama.states, "open", refuse)
+    monkeypatch.setattr(llama, "cut", cut)
+    llama.states.owners.delete("resp_2", "s", "t")
+    assert await llama.slots.delete_unneeded() == [] == cuts
+
+
 async def test_questions_about_one_input_keep_one_state(llama: Llama) -> None:
     """No conversation continues a score, so its last ids are not kept for each question."""
     for number in range(20):
