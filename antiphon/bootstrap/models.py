@@ -41,10 +41,8 @@ async def loading_models(
     the loading, the ``async with`` block can open other parts of the server. At the end of the
     block, the models are closed. ``store``: what it no longer contains is first, and then each
     hour, deleted from the states of prompts on disk."""
-    unowned, failure = (
-        UnownedPrefixes(settings, store),
-        "unneeded states on disk cannot be deleted",
-    )
+    unowned = UnownedPrefixes(settings, store)
+    failure = "unneeded states on disk cannot be deleted"
     try:
         await unowned.delete()
     except OSError as error:
@@ -129,13 +127,15 @@ def erase_prefixes(settings: Settings, signal: SessionSignal) -> None:
 
 
 def mark_prefixes(settings: Settings, tenant: str, owner: str) -> None:
-    """Record that a part of a conversation will be deleted, until ``erase_prefixes`` is called.
-    Blocks."""
+    """Record that a part of a conversation will be deleted, until ``erase_prefixes`` is called. If
+    there is no folder, there are no states. Blocks."""
     from antiphon.engines.llama.disk_states import deletion_mark
 
-    if (cache := disk_cache(settings)) is not None:
-        cache.folder.mkdir(parents=True, exist_ok=True)
-        deletion_mark(cache.folder, tenant, owner).touch()
+    if (cache := disk_cache(settings)) is not None and cache.folder.is_dir():
+        try:
+            deletion_mark(cache.folder, tenant, owner).touch()
+        except OSError as error:  # the states are still deleted, unless the server is killed
+            _log.warning("the deletion of states cannot be recorded", reason=str(error))
 
 
 class UnownedPrefixes:

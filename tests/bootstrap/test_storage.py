@@ -131,6 +131,26 @@ async def test_states_of_a_deleted_item_are_deleted_although_the_server_is_kille
         assert later.exists()
 
 
+async def test_item_is_deleted_although_its_deletion_cannot_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError("there is no space")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    item = {"role": "user", "content": "secret"}
+    async with (
+        open_app(settings_of(tmp_path), log=structlog.get_logger()) as app,
+        asgi_client(app) as client,
+    ):
+        created = await client.post("/v1/conversations", json={"items": [item]})
+        url = f"/v1/conversations/{created.json()['id']}/items"
+        path = write_state(tmp_path, created.json()["id"])
+        id = (await client.get(url)).json()["data"][0]["id"]
+        assert (await client.delete(f"{url}/{id}")).status_code == 200
+    assert not path.exists()
+
+
 async def test_states_without_an_owner_are_deleted_at_the_second_check(tmp_path: Path) -> None:
     """A response is stored after its state."""
     store = MemoryStore()
