@@ -67,7 +67,7 @@ class McpCaller:
         with a note waits for its task, and starts nothing.
         """
         if context.note:
-            return await self._finish(session, context.note.decode(), _POLL_S, context.has_ended)
+            return await self._finish(session, context.note.decode(), _POLL_S, context)
         meta = {IDEMPOTENCY_KEY: context.idempotency_key, **context.trace}
 
         async def start(client: Client) -> CallToolResult:
@@ -83,25 +83,20 @@ class McpCaller:
 
         if not isinstance(result, StartedTask):
             return result
-        task_id = result.task.task_id
-        is_durable = await context.keep_note(task_id.encode())
-        seconds, has_ended = _poll_seconds(result.task), context.has_ended if is_durable else None
-        return await self._finish(session, task_id, seconds, has_ended)
+        seconds = _poll_seconds(result.task)
+        return await self._finish(session, result.task.task_id, seconds, context)
 
     async def _finish(
-        self,
-        session: SessionKey,
-        task_id: str,
-        seconds: float,
-        has_ended: Callable[[], Awaitable[bool]] | None,
+        self, session: SessionKey, task_id: str, seconds: float, context: CallContext
     ) -> CallToolResult:
-        """Wait for the end of a task and return its result. If the call fails, cancel the task.
-
-        - ``seconds``: the time until the first request for the state of the task.
-        - ``has_ended``: returns whether the response has ended. If the call is cancelled and the
-          response has not ended, another process waits for the task. None if this cannot be.
-        """
+        """Wait for the end of a task and return its result. If the call fails, cancel the task. If
+        the call is cancelled, another process may wait for the task, unless the response has ended
+        or the id of the task cannot be noted. ``seconds``: the time until the first request for the
+        state of the task."""
+        has_ended: Callable[[], Awaitable[bool]] | None = context.has_ended
         try:
+            if not context.note and not await context.keep_note(task_id.encode()):
+                has_ended = None
             return await self._poll(session, task_id, seconds)
         except BaseException as error:
             is_over = isinstance(error, McpFailure) or has_ended is None

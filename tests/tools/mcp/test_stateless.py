@@ -307,9 +307,18 @@ async def test_call_with_a_note_waits_for_its_task() -> None:
         assert result.text == "42" and "tools/call" not in server.methods
 
 
+@pytest.mark.parametrize("is_noted", [False, True])
 @pytest.mark.parametrize("is_durable", [False, True])
-async def test_task_is_cancelled_with_a_call_that_nobody_continues(is_durable: bool) -> None:
+async def test_task_is_cancelled_with_a_call_that_nobody_continues(
+    is_durable: bool, is_noted: bool
+) -> None:
+    """The call is cancelled while it waits for the task, or while the note is stored."""
+    is_storing = asyncio.Event()
+
     async def keep_note(note: bytes) -> bool:
+        is_storing.set()
+        if not is_noted:
+            await asyncio.Event().wait()
         return is_durable
 
     async def has_ended() -> bool:
@@ -318,6 +327,7 @@ async def test_task_is_cancelled_with_a_call_that_nobody_continues(is_durable: b
     context = replace(CONTEXT, keep_note=keep_note, has_ended=has_ended)
     async with server_and_host() as (server, host):
         call = asyncio.create_task(host.respond("long", context))
-        await server.tasks.asked.wait()
-        call.cancel()
-        await server.tasks.cancelled.wait()
+        async with asyncio.timeout(20):
+            await (server.tasks.asked if is_noted else is_storing).wait()
+            call.cancel()
+            await server.tasks.cancelled.wait()
