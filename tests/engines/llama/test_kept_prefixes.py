@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.config.tables import FileSearchSettings, SandboxSettings
 from antiphon.engines.base import DiskCache, LoadOptions, Sampling
+from antiphon.engines.common.continued_engine import ContinuedEngine
 from antiphon.engines.llama.client import LlamaClient
 from antiphon.engines.llama.disk_states import DiskStates, delete_states, state_owners
 from antiphon.engines.llama.engine import LlamaEngine, load
@@ -32,6 +34,7 @@ from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Prompt, common_prefix_length
 from antiphon.models.catalog import load as load_catalog
 from antiphon.testing.engine_check import TIMEOUT_S, Outcome, collect
+from tests.child_processes import LINUX, child_processes
 from tests.harness import asgi_client
 from tests.tiny_models.tiny_tools import GGUF
 from tests.tiny_models.unpacked import tiny_gpt_oss
@@ -1113,6 +1116,38 @@ async def test_conversation_continues_after_a_restart(tmp_path: Path) -> None:
         assert (await collect(other, Prompt(following[:100]), sampling)).cached_tokens == 0
     finally:
         await other.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+@LINUX
+async def test_state_is_used_after_llama_was_killed_while_a_slot_got_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others = child_processes()
+    options = LoadOptions(threads=1, context_size=2048, parallel=1, prompt_cache_mb=64)
+    inner = await load(GGUF, options)
+    engine, post, killed = ContinuedEngine(inner), LlamaClient.post, list[int]()
+    ids = tuple(random.Random(8).choices(range(300, 700), k=900))
+    sampling = Sampling(max_tokens=20, temperature=0, ignore_eos=True)
+
+    async def kill_first(self: LlamaClient, target: str, body: Any) -> Any:
+        if "action=restore" in target and not killed:
+            killed.extend(child_processes() - others)
+            os.kill(killed[0], signal.SIGKILL)
+        return await post(self, target, body)
+
+    monkeypatch.setattr(LlamaClient, "post", kill_first)
+    try:
+        first = await collect(inner, Prompt(ids[:600]), sampling)
+        following = Prompt((*ids[:600], *first.ids, *ids[600:620]))
+        straight = await collect(inner, following, sampling)
+        await collect(inner, Prompt(ids[700:]), sampling)  # it takes the only slot
+        outcome = await collect(engine, following, sampling)
+        assert len(killed) == 1 and outcome.ids == straight.ids
+        assert (outcome.cached_tokens or 0) >= len(following.ids) - SLACK
+    finally:
+        await inner.close()
 
 
 @pytest.mark.e2e
