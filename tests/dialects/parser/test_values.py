@@ -11,6 +11,7 @@ from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import ToolFormat
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.parser.tool_call import ToolShape
+from antiphon.testing.tokenizer import ByteTokenizer
 from tests.dialects.replies import (
     items,
     lexer_for,
@@ -44,6 +45,20 @@ def tags(form: ToolFormat) -> Iterator[str]:
     return iter(sorted(tag for tag in written if len(tag) > 2 and "{" not in tag))
 
 
+class TripleTokenizer(ByteTokenizer):
+    """A ``ByteTokenizer`` whose tokens are three bytes, as the parser searches after each token."""
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        content = text.encode()
+        triples = (content[at : at + 3] for at in range(0, len(content), 3))
+        # The first byte keeps leading zeros. The shift keeps the ids apart from those of bytes.
+        return [int.from_bytes(b"\1" + triple) << 16 for triple in triples]
+
+    def piece(self, token: int) -> bytes:
+        content = (token >> 16).to_bytes(4).lstrip(b"\0")
+        return content[1:] if content else super().piece(token)
+
+
 def calls_in(
     name: str,
     output: str,
@@ -51,9 +66,10 @@ def calls_in(
     special: bool,
     shapes: Mapping[str, ToolShape] = SHAPES,
 ) -> list[dict[str, object]]:
-    """Return the calls in an output. ``tests.fuzz.laws`` tests that its chunks change nothing."""
+    """Return the calls in an output. If ``special``, the special tokens of the format are tokens,
+    and each other byte is. ``tests.fuzz.laws`` tests that chunks change nothing."""
     tokens = tuple(sorted(specials(TOOLS[name]))) if special else ()
-    tokenizer = tokenizer_for(tokens)
+    tokenizer = tokenizer_for(tokens) if special else TripleTokenizer()
     parser = FormatParser(
         tokenizer,
         reasoning=None,
