@@ -357,8 +357,7 @@ async def call_organization(call: DocumentedClient) -> None:
 
 
 @pytest.mark.requirement("OPENAPI-HOSTS")
-@pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
-async def test_reference_needs_no_key(server: Server, path: str) -> None:
+async def test_reference_needs_no_key(server: Server) -> None:
     key = AuthKey(name="a", tenant="a", sha256=hashlib.sha256(b"secret").hexdigest())
     app = create_app(
         server.service,
@@ -367,8 +366,8 @@ async def test_reference_needs_no_key(server: Server, path: str) -> None:
         log=open_log(io.StringIO()),
     )
     async with asgi_client(app) as client:
-        assert (await client.get(path)).status_code == 200
-        assert (await client.get("/v1/models")).status_code == 401
+        for path, status in (("/openapi.json", 200), ("/docs", 200), ("/v1/models", 401)):
+            assert (await client.get(path)).status_code == status
 
 
 @pytest.mark.requirement("OPENAPI-HOSTS")

@@ -19,6 +19,7 @@ from antiphon.backends.base import Status
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
+from antiphon.http.openapi.document import make_document
 from antiphon.limits.key_ring import KeyRing
 from antiphon.resources.admin.audit import AuditTrail
 from antiphon.resources.admin.tenant_deletions import TenantDeletions
@@ -246,6 +247,23 @@ class AppUnderTest:
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.getvalue().splitlines()]
+
+
+@pytest.fixture(scope="session")
+def routes() -> list[Any]:
+    """The routes of an app that manages models."""
+    app: Any = AppUnderTest(FakeService(), manager=object()).app
+    while not hasattr(app, "routes"):
+        app = getattr(app, "_app", None) or app.app
+    found: list[Any] = app.routes
+    return found
+
+
+@pytest.fixture(scope="session")
+def document(routes: list[Any]) -> Any:
+    """The OpenAPI document of these routes, built once because this takes most of a second. Tests
+    do not change it."""
+    return json.loads(json.dumps(make_document(routes)))
 
 
 @pytest.fixture

@@ -13,9 +13,7 @@ import openai
 import pytest
 
 from antiphon.http.unknown_urls import UnknownUrls
-from tests.http.openapi.test_document import Json, document, routes
-
-__all__ = ["document", "routes"]  # fixtures
+from tests.http.openapi.test_document import Json
 
 _PATH = re.compile(r"""["'](?:/v1|/api)?(/[a-z_]+(?:/[a-z_{}]+)*)(?:\?[a-z=]*)?["']""")
 

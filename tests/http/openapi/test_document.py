@@ -24,25 +24,10 @@ from antiphon.compat.messages.client_tools import CLIENT_TOOLS
 from antiphon.compat.messages.request import MESSAGE_FIELDS
 from antiphon.compat.messages.toolsets import TOOLSETS
 from antiphon.compat.request_bodies import ChatFields, ChatInputMessage, ChatPart, CompletionFields
-from antiphon.http.openapi.document import endpoints, make_document
+from antiphon.http.openapi.document import endpoints
 from antiphon.http.openapi.operation import operation_of
-from tests.http.conftest import AppUnderTest, FakeService
 
 Json = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def routes() -> list[Any]:
-    app: Any = AppUnderTest(FakeService(), manager=object()).app
-    while not hasattr(app, "routes"):
-        app = getattr(app, "_app", None) or app.app
-    found: list[Any] = app.routes
-    return found
-
-
-@pytest.fixture(scope="module")
-def document(routes: list[Any]) -> Json:
-    return make_document(routes)
 
 
 def test_every_route_declares_its_operation(routes: list[Any]) -> None:

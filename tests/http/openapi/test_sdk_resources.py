@@ -15,9 +15,6 @@ import pytest
 from typing_extensions import is_typeddict
 
 from antiphon.http.not_offered import not_offered
-from tests.http.openapi.test_document import document, routes
-
-__all__ = ["document", "routes"]
 
 _CALL = re.compile(
     r'self\._(get|post|put|patch|delete|get_api_list)\(\s*(?:path_template\(\s*)?f?"(/[^"?]*)'

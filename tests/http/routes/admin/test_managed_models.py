@@ -90,10 +90,9 @@ async def test_actions_reject_other_methods(client: Any, action: str) -> None:
 
 
 async def test_operations_answer_as_documented(
-    client: Any, monkeypatch: pytest.MonkeyPatch
+    client: Any, document: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    document = ApiDocument((await client.get("/openapi.json")).json())
-    call = DocumentedClient(client, document, record_query(monkeypatch))
+    call = DocumentedClient(client, ApiDocument(document), record_query(monkeypatch))
     await call("listManagedModels")
     await call("getManagedModel", "t")
     await call("loadModel", "later")
@@ -113,11 +112,10 @@ def downloaded(tmp_path: Path) -> Path:
 
 
 async def test_downloaded_files_are_deleted(
-    client: Any, downloaded: Path, monkeypatch: pytest.MonkeyPatch
+    client: Any, document: Any, downloaded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (await client.get("/antiphon/models/absent")).json()["size_bytes"]
-    document = ApiDocument((await client.get("/openapi.json")).json())
-    call = DocumentedClient(client, document, record_query(monkeypatch))
+    call = DocumentedClient(client, ApiDocument(document), record_query(monkeypatch))
     answer = await call("deleteModel", "absent")
     assert answer == {"id": "absent", "object": "model", "deleted": True}
     assert not downloaded.exists()
