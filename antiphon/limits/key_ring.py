@@ -149,9 +149,8 @@ class KeyRing:
 
     async def find(self, digest: bytes) -> KeyEntry | None:
         """Return the key whose secret has this digest. Raises ``StoreError``."""
-        await self._read_stored_keys()
         # Compare with all keys, so that the time taken reveals neither their number nor a match.
-        entries = (*self._entries, *self._stored_entries)
+        entries = await self._current_entries()
         matches = [entry for entry in entries if hmac.compare_digest(entry.digest, digest)]
         for entry in matches:
             # The stored keys were read up to two seconds ago, perhaps before their tenant's end.
@@ -195,21 +194,18 @@ class KeyRing:
         return client if entry is None else entry.client
 
     async def _entry_of(self, tenant: str, name: str) -> KeyEntry | None:
-        await self._read_stored_keys()
-        entries = (*self._entries, *self._stored_entries)
+        entries = await self._current_entries()
         matches = (each for each in entries if (each.client.key, each.tenant) == (name, tenant))
         return next(matches, None)
 
-    async def _read_stored_keys(self) -> None:
-        """Read the API keys in the store. If they have changed, make their entries again."""
-        if self._stored_keys is None:
-            return
-        keys = await self._stored_keys.current()
-        if keys is self._stored:
-            return
-        known = {entry.record: entry for entry in self._stored_entries}
-        self._stored_entries = tuple(
-            known.get(key) or self._entry(key.name, key.tenant, key.sha256, limits_of(key), key)
-            for key in keys
-        )
-        self._stored = keys
+    async def _current_entries(self) -> tuple[KeyEntry, ...]:
+        """Return all keys. If those in the store have changed, make their entries again."""
+        keys = self._stored if self._stored_keys is None else await self._stored_keys.current()
+        if keys is not self._stored:
+            known = {entry.record: entry for entry in self._stored_entries}
+            self._stored_entries = tuple(
+                known.get(key) or self._entry(key.name, key.tenant, key.sha256, limits_of(key), key)
+                for key in keys
+            )
+            self._stored = keys
+        return (*self._entries, *self._stored_entries)
