@@ -200,8 +200,15 @@ def thinking_of(name: str) -> ReasoningFormat:
 
 
 _USUAL = REASONING["think"]
+
+
+def is_bare(form: ToolFormat) -> bool:
+    """Return whether a call as the model writes it may begin without a tag that marks it."""
+    return form.bare != "" or form.opens.keys() <= form.inner
+
+
 #: Rows whose calls have no opening terminal. After other text they are only text.
-BARE = frozenset(name for name, row in TOOLS.items() if row.bare_state and not row.doubtful)
+BARE = frozenset(name for name, row in TOOLS.items() if is_bare(row) and not row.doubtful)
 
 
 def reply(form: ToolFormat, reasoning_done: str, text: str, calls: str) -> str:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.parser.tool_call import ToolShape
+from tests.dialects.replies import is_bare
 from tests.format_suites.replies import AnyNames, Reply, format_parser, loaded, plain
 
 #: Class of a parser in SMG → our tool format.
@@ -133,7 +134,7 @@ def _shapes(case: _Case) -> Mapping[str, ToolShape]:
     """Return the tools of a case, which states none. Where only the name of a tool marks a call,
     these are the names that look like one; otherwise, any name is a tool's."""
     form = TOOLS[case.form]
-    if not (form.bare_state or form.doubtful):
+    if not (is_bare(form) or form.doubtful):
         return AnyNames()
     names = re.findall(r'"(?:name|tool_name|function)"\s*:\s*"([^"]+)"', case.output)
     names += re.findall(r"([A-Za-z_][\w.]*)\(", case.output)

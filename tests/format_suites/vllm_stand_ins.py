@@ -30,6 +30,7 @@ from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import SetupError
 from antiphon.inference.tokens import Chunk
 from antiphon.testing.tokenizer import END
+from tests.dialects.replies import is_bare
 from tests.format_suites.replies import AnyNames, Reply, format_parser, plain
 
 _SOURCE = Path(os.environ.get("VLLM_SOURCE", "."))
@@ -226,7 +227,7 @@ def _shapes(tools: Iterable[Any], text: str, tool_format: Any) -> Mapping[str, T
             shapes[name] = ToolShape(wire_name=name, schema=schema)
     if shapes:
         return shapes
-    if tool_format.bare_state or tool_format.doubtful:
+    if is_bare(tool_format) or tool_format.doubtful:
         names = re.findall(r'"(?:name|tool_name|function)"\s*:\s*"([^"]+)"', text)
         names += re.findall(r"([A-Za-z_][\w.]*)\(", text) + re.findall(
             r"[=>]([A-Za-z_][\w.]*)", text

@@ -212,11 +212,11 @@ def _fenced_states(name: str, inner: State, rest: State | None) -> dict[str, Sta
     }
 
 
-def with_function_tags(row: ToolFormat) -> ToolFormat:
-    """Add calls such as ``<function=NAME><parameter=KEY>value`` to a format whose calls are JSON
-    objects, because models of one family write both syntaxes."""
-    tags = function_tags(row.name, "tool_call", row.mark, models=row.models, source=row.source)
-    names = {name: f"tag {name}" for name in tags.states} | {"calls": "records"}
+def with_other_calls(row: ToolFormat, other: ToolFormat) -> ToolFormat:
+    """Add the calls of another format to ``row``, because models of one family write both syntaxes.
+    A section may contain calls of both."""
+    between = "records" if "records" in row.states else "calls"
+    names = {name: f"tag {name}" for name in other.states} | {"calls": between}
 
     def renamed(on: Mapping[str, str]) -> dict[str, str]:
         return {text: names.get(to, to) for text, to in on.items()}
@@ -225,17 +225,24 @@ def with_function_tags(row: ToolFormat) -> ToolFormat:
         names[name]: replace(
             state, on=renamed(state.on), peek=renamed(state.peek), then=names.get(state.then, START)
         )
-        for name, state in tags.states.items()
+        for name, state in other.states.items()
     }
-    records = row.states["records"]
-    states["records"] = replace(records, on={**states["records"].on, **records.on})
+    calls = row.states[between]
+    states[between] = replace(calls, on={**states[between].on, **calls.on})
     return replace(
         row,
-        opens={**renamed(tags.opens), **row.opens},
-        inner=row.inner | tags.inner,
+        opens={**renamed(other.opens), **row.opens},
+        inner=row.inner | other.inner,
         states={**row.states, **states},
-        trims=tags.trims,
+        trims=other.trims,
     )
+
+
+def with_function_tags(row: ToolFormat) -> ToolFormat:
+    """Add calls such as ``<function=NAME><parameter=KEY>value`` to a format whose calls are JSON
+    objects."""
+    tags = function_tags(row.name, "tool_call", row.mark, models=row.models, source=row.source)
+    return with_other_calls(row, tags)
 
 
 def with_wrappers(row: ToolFormat) -> ToolFormat:
@@ -260,12 +267,26 @@ def _holds_calls(state: State | None) -> bool:
 
 
 def with_words(row: ToolFormat) -> ToolFormat:
-    """Add calls such as ``find(query="x")`` and ``find {"query": "x"}`` in the tags of a format
-    whose calls are JSON objects."""
+    """Add calls such as ``find(query="x")``, ``find.call(query="x")``, ``find {"query": "x"}`` and
+    ``<name>find</name><arguments>{"query": "x"}</arguments>`` in the tags of a format whose calls
+    are JSON objects."""
     records = row.states["records"]
     states = {
-        "records": replace(records, then="name"),
-        "name": State(reads="name", on={**records.on, "(": "keywords"}, peek={"{": "arguments"}),
+        "records": replace(
+            records, on={"<name>": "name", "</arguments>": "records", **records.on}, then="name"
+        ),
+        "name": State(
+            reads="name",
+            on={
+                **dict.fromkeys(("(", ".call("), "keywords"),
+                **dict.fromkeys(("</name>", "<arguments>"), "named"),
+                **records.on,
+            },
+            peek={"{": "arguments"},
+        ),
+        "named": State(
+            reads="filler", on={"<arguments>": "named", **records.on}, peek={"{": "arguments"}
+        ),
         "keywords": State(reads="pairs", on=records.on, close=")", then="records"),
         "arguments": State(reads="json", on=records.on, then="records"),
     }
@@ -966,8 +987,22 @@ def invoke_tags(
         **metadata,
     )
     # Models also write the sections of other versions, and leave out the prefix of the tag.
-    others = {*(f"{tag}{word}" for word in _SECTIONS), *_SECTIONS} - {section} if tag else set()
-    return with_other_sections(row, section, others)
+    return with_other_sections(row, section, _sections(tag) if tag else ())
+
+
+def marked_invoke_tags(
+    name: str, section: str, tag: str, mark: str, **metadata: Unpack[RowMetadata]
+) -> ToolFormat:
+    """Build a tool format as ``invoke_tags`` whose models also leave out the prefix ``tag`` in all
+    tags of a call."""
+    plain = invoke_tags(name, section, "", mark, **metadata)
+    plain = with_other_sections(plain, section, _sections(tag))
+    return with_other_calls(invoke_tags(name, section, tag, mark, **metadata), plain)
+
+
+def _sections(tag: str) -> set[str]:
+    """Return the names of the sections that models write whose tags have the prefix ``tag``."""
+    return {prefix + word for prefix in (tag, "") for word in _SECTIONS}
 
 
 def step_tags(name: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
@@ -1335,6 +1370,10 @@ def shell_tags(name: str, **metadata: Unpack[RowMetadata]) -> ToolFormat:
 # --- Calls in tags, a tag for each key and one for each value -------------------------------------
 
 
+#: The opening tag of a call may be missing. The name then stands on a line of its own.
+_LINES = {"\n": "line", "\n\n": "line"}
+
+
 def key_value_tags(
     name: str,
     call: tuple[str, str],
@@ -1363,9 +1402,8 @@ def key_value_tags(
     (opening, closing), (first, last), (key, value) = call, section, tags
     key_end = key.replace("<", "</") if key_end is None else key_end
     value_end = value.replace("<", "</") if value_end is None else value_end
-    ends = {opening: "head", closing: START}
-    if first:
-        ends |= {first: "calls", closing: "calls", last: START}
+    ends = {opening: "head", closing: "calls" if first else START}
+    ends |= {first: "calls", last: START} if first else {}
     after_key = {value: "value"} | ({key_end: "lead"} if key_end else {})
     called = ((opening, "{"), *_named([opening], filter(None, (key, closing, after_name))))
     calls = _in_section(first, called) if first else called
@@ -1376,21 +1414,19 @@ def key_value_tags(
     value_ends[value_end] += tuple((PARAMETER, text) for text in after_key)
     quotes = _quotations(calls, (key,), closing, section, (value_end,))
     inside = ends | {key: "key", value: "value"}
-    after = {after_name: "parameters"} if after_name else {}
+    named = dict.fromkeys(filter(None, ("\\n", after_name)), "parameters")
     return ToolFormat(
         name=name,
-        opens={opening: "head"} | ({first: "calls"} if first else {}),
+        opens={opening: "head", **({first: "calls"} if first else {}), **_LINES},
+        inner=frozenset(_LINES),
+        bare_state="line",
         states={
+            "line": State(reads="name", on={key: "key", f"\n{key}": "key"}),
             "calls": State(reads="between", on=ends),
-            # Some models write JSON here nevertheless.
             "head": State(reads="between", on=ends, peek={"{": "record"}, then="name"),
             "record": State(reads="record", on=ends, then="calls"),
             # Ling 3 sometimes writes a literal backslash and n after the name.
-            "name": State(
-                reads="name",
-                on=inside | after_key | {"\\n": "parameters"} | after,
-                peek={"{": "arguments"},
-            ),
+            "name": State(reads="name", on=inside | after_key | named, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on=ends | after_key),
             "parameters": _gap_state(value_end, inside | after_key, value_ends),

@@ -27,6 +27,7 @@ from .builders import (
     json_call_syntax,
     json_calls,
     key_value_tags,
+    marked_invoke_tags,
     mistral_calls,
     plamo_calls,
     python_calls,
@@ -114,7 +115,7 @@ _MIMO = "<parameter=example_parameter_1>value_1|<tool_call><function="
 TOOLS: Mapping[str, ToolFormat] = {
     row.name: with_json(with_wrappers(row))
     for row in (
-        invoke_tags(
+        marked_invoke_tags(
             "deepseek_v32",
             f"{_DSML}function_calls",
             _DSML,
@@ -122,7 +123,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="DeepSeek V3.2",
             aliases=("deepseekv32",),
         ),
-        invoke_tags(
+        marked_invoke_tags(
             "deepseek_v41",
             f"{_DSML} calls",
             f"{_DSML} ",
@@ -131,7 +132,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             aliases=("deepseekv41",),
             source=_VLLM,
         ),
-        invoke_tags(
+        marked_invoke_tags(
             "deepseek_v4",
             f"{_DSML}tool_calls",
             _DSML,
@@ -139,7 +140,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="DeepSeek V4",
             aliases=("deepseekv4",),
         ),
-        invoke_tags("gigachat35", f"{_GCML}tool_calls", _GCML, _GCML, models="GigaChat 3.5"),
+        marked_invoke_tags("gigachat35", f"{_GCML}tool_calls", _GCML, _GCML, models="GigaChat 3.5"),
         deepseek_calls(
             "deepseek_v3",
             "(?s)<｜tool▁sep｜>.*```json",

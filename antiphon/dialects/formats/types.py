@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 #: The states that every reply has: before the answer's first word, in the answer, in the reasoning.
 START, TEXT, THINKING = "start", "text", "thinking"
+OUTSIDE = frozenset({START, TEXT, THINKING})
 #: The state to which a tag for tool results leads. Only the server may write results. So if the
 #: model itself writes such a tag after other text or calls, its reply ends there.
 RESULT = "result"

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from antiphon.dialects.formats.types import (
     END,
     NAME,
+    OUTSIDE,
     PARAMETER,
     RESULT,
     START,
@@ -272,6 +273,10 @@ class Lexer:
         )
         #: State → its terminals.
         self.states: Mapping[str, StateTerminals] = self._terminals(transitions, reasoning, tools)
+        terminals = {name: "".join(each.transitions) for name, each in self.states.items()}
+        outer = self.quote + "".join(map(terminals.__getitem__, OUTSIDE))
+        #: The marks of special tokens, and other characters, that stand only in tags of calls.
+        self.call_marks = frozenset("".join(terminals.values())) - {*outer}
 
     def _marks_by_id(
         self, tokenizer: Tokenizer, reasoning: ReasoningFormat | None
@@ -382,7 +387,8 @@ def _transitions(
     opens = {} if tools is None else dict(tools.opens)
     inner = frozenset[str]() if tools is None else tools.inner
     outer = {literal: to for literal, to in opens.items() if literal not in inner}
-    starts, has_messages = opens, tools is not None and tools.has_messages
+    starts = {literal: to for literal, to in opens.items() if literal.strip()}
+    has_messages = tools is not None and tools.has_messages
     if has_messages:
         opens, outer = {}, {}
     states: Mapping[str, State] = {} if tools is None else tools.states

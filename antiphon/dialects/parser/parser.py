@@ -14,6 +14,7 @@ from itertools import repeat
 
 from antiphon.dialects.detokenizer import Detokenizer, TokenOrigins, wire_logprob
 from antiphon.dialects.formats.types import (
+    OUTSIDE,
     RESULT,
     START,
     TEXT,
@@ -32,7 +33,6 @@ from .lexer import QUOTE, Continuation, Lexer, QuotedCall, is_special, strip_mar
 from .state_readers import Reader, reader_for
 from .tool_call import CallBuilder, ToolShape
 
-_OUTSIDE = frozenset({START, TEXT, THINKING})
 _NAMING = frozenset({"name", "label", "id"})
 #: Kinds of states that can only follow a complete call. Entering one ends the current call.
 _BETWEEN_CALLS = frozenset({"between", "header", "record", "name", "label"})
@@ -93,8 +93,8 @@ class _Markup:
 
     @property
     def has_tags(self) -> bool:
-        """Whether the collected text contains a terminal."""
-        return self.text != self.plain_text
+        """Whether the collected text contains a terminal other than a line end."""
+        return "".join(self.text).split() != "".join(self.plain_text).split()
 
     def clear(self) -> None:
         """Empty the collected text. Called when the parser knows what the text is: a part of a
@@ -233,7 +233,8 @@ class FormatParser:
             text = self._detokenizer.feed(token)
             if (mark := self._lexer.marks.get(token)) is not None:
                 if self._is_text(token, mark):
-                    text = text.removesuffix(mark) + self._literal(token)
+                    piece = self._tokenizer.piece(token).decode("utf-8", "replace")
+                    text = text.removesuffix(mark) + piece
             elif self._json_span is not None and self._state in (START, TEXT):
                 self._json_span.read(text)
             if self._is_plain(text):
@@ -259,9 +260,6 @@ class FormatParser:
             self._end_reply(is_cut=is_cut)
         self._keep_draft()
         return self._sink.take_deltas()
-
-    def _literal(self, token: int) -> str:
-        return self._tokenizer.piece(token).decode("utf-8", "replace")
 
     def _is_text(self, token: int, mark: str) -> bool:
         """Return whether a special token is read as text. This is the case inside a string of the
@@ -292,7 +290,7 @@ class FormatParser:
         - Inside a ``_Markup``, the text is emitted if no special token marks the call, and if
           nothing of the call was emitted yet.
         """
-        if self._state in _OUTSIDE:
+        if self._state in OUTSIDE:
             return strip_marks(self._buffer) == self._buffer
         return self._markup.is_bare and (self._call is None or not self._call.has_started)
 
@@ -514,7 +512,7 @@ class FormatParser:
             return False
         if self._call is not None and self._call.is_text:
             self._flush_markup(is_call=True)
-        if is_over and state.then in _OUTSIDE and reader is None:
+        if is_over and state.then in OUTSIDE and reader is None:
             self._end_markup(state.then, is_text=True)
         elif is_over:
             self._enter(state.then)
@@ -534,12 +532,12 @@ class FormatParser:
         to, is_left = lead
         if self._is_quote(terminal):
             self._read_quote()
-        elif self._state not in _OUTSIDE:
+        elif self._state not in OUTSIDE:
             self._follow(terminal, to, is_left=is_left)
         elif to == RESULT:
             self._take_buffer(len(terminal))
             self._end_before_result()
-        elif to in _OUTSIDE:
+        elif to in OUTSIDE:
             tag = self._take_buffer(len(terminal))
             if self._state == THINKING:
                 self.reasoning_tokens += len(self._take_tokens(tag))
@@ -572,7 +570,7 @@ class FormatParser:
         """Return whether ``terminal`` closes a call that is already complete, and so belongs to
         it."""
         to, _ = self._lexer.states[START].transitions.get(terminal, (START, False))
-        is_closing = to in _OUTSIDE and self._content_kind == "between"
+        is_closing = to in OUTSIDE and self._content_kind == "between"
         has_call = self._markup.call_count > 0 or self._markup.is_text
         return is_closing and has_call and not self._markup.has_text
 
@@ -620,11 +618,7 @@ class FormatParser:
     def _reject_draft(self, terminal: str, state: str = START) -> None:
         """Emit the draft as reasoning, because ``terminal``, which stands at the start of the
         buffer, closes the reasoning after it. ``state``: the parser's next state."""
-        draft, self._draft = self._draft, None
-        assert draft is not None
-        self._call = self._reader = None
-        self._markup.clear()
-        self._sink.drop_draft()
+        draft = self._drop_draft(state)
         self._origins.take(draft.position, self._position)
         self._sink.add_reasoning(self._lexer.spell_out("".join(draft.text)))
         # Tokens of reasoning inside the draft were counted already.
@@ -633,19 +627,23 @@ class FormatParser:
         )
         self._take_buffer(len(terminal))
         self._sink.mark_reasoning_tag()
-        self._header_name, self._has_stray_text, self._state = "", False, state
         self._quotes_tags = False
 
-    def _reject_answer(self) -> None:
-        """Read an answer of JSON again as text, because it is not a call, or because text follows
-        it. The text may contain the terminals of calls, which have no meaning in an answer of JSON.
-        This happens at most once in a reply."""
+    def _drop_draft(self, state: str) -> _Draft:
+        """Drop the deltas of the draft and return it. ``state``: the parser's next state."""
         draft, self._draft = self._draft, None
         assert draft is not None
         self._call = self._reader = None
         self._markup.clear()
         self._sink.drop_draft()
-        self._header_name, self._has_stray_text, self._state = "", False, TEXT
+        self._header_name, self._has_stray_text, self._state = "", False, state
+        return draft
+
+    def _reject_answer(self) -> None:
+        """Read an answer of JSON again as text, because it is not a call, or because text follows
+        it. The text may contain the terminals of calls, which have no meaning in an answer of JSON.
+        This happens at most once in a reply."""
+        draft = self._drop_draft(TEXT)
         self._may_be_whole = False
         self._buffer = "".join(draft.text) + self._buffer
         self._position = draft.position
@@ -725,25 +723,27 @@ class FormatParser:
         dropped, or it shows that the text before it is not a call."""
         if self._call is not None and self._call.has_started and self._reader is not None:
             self._read_as_text(self._lexer.spell_out(terminal))  # code may contain its text
-        elif self._content_kind == "header" and terminal in self._lexer.states[TEXT].transitions:
-            self._reject_call()  # the answer ends here, and its last word only looked like a header
+        elif (self._markup.is_bare and self._content_kind in _NAMING) or (
+            self._content_kind == "header" and terminal in self._lexer.states[TEXT].transitions
+        ):
+            self._reject_call()  # the word before it only looked like a name or a header
         elif self._state in WHOLE_ANSWER and self._draft is not None:
             self._reject_answer()  # an answer of JSON contains no special tokens
         elif self._is_quoted(terminal):
+            self._quotes_tags = True
             self._read_as_text(self._lexer.spell_out(terminal))
         else:
             self._skip_terminal(terminal)
 
     def _is_quoted(self, terminal: str) -> bool:
-        """Return whether a special token without a meaning in the current state is text: a message
-        to the user may quote the tags of calls, and tags that follow an opening tag that is text
-        belong to it."""
+        """Return whether a special token without a meaning in the current state is text. Text are
+        tags that stand only in calls, all tags in a message to the user, and tags that follow a tag
+        that is text, because they belong to it."""
+        if self._state not in OUTSIDE or terminal in self._lexer.end_marks:
+            return False
         has_messages = self._tools is not None and self._tools.has_messages
-        return (
-            (has_messages or self._quotes_tags)
-            and self._state in (TEXT, THINKING)
-            and terminal not in self._lexer.end_marks
-        )
+        is_text = self._state != START and (has_messages or self._quotes_tags)
+        return is_text or terminal in self._lexer.call_marks
 
     def _read_as_text(self, literal: str) -> None:
         """Read the special token at the start of the buffer as text. The buffer contains one
@@ -757,7 +757,7 @@ class FormatParser:
         """Remove ``terminal`` from the start of the buffer, and do not pass it to the reader of the
         current state."""
         text = self._take_buffer(len(terminal))
-        if self._state not in _OUTSIDE:
+        if self._state not in OUTSIDE:
             self._markup.add_terminal(text)
 
     def _enter(self, state: str) -> None:
@@ -768,7 +768,7 @@ class FormatParser:
             self._reject_call()
         elif self.done:
             return
-        elif state in _OUTSIDE:
+        elif state in OUTSIDE:
             self._end_markup(state)
         else:
             self._state, self._reader, self._quoted = state, None, []
@@ -961,18 +961,12 @@ class FormatParser:
 
     def _settle_markup(self, *, is_cut: bool) -> None:
         """Decide what the markup at the end of the reply is. See ``_end_reply``."""
-        if self._state not in _OUTSIDE:
-            is_unsure = self._call is not None and not self._call.has_started
-            if self._markup.is_bare and (
-                self._content_kind in _NAMING or (is_unsure and self._content_kind == "gap")
-            ):
-                self._reject_call()  # the reply ends after a word that could be a call's name
-            elif (
-                self._markup.is_bare
-                and (self._call is None or is_unsure)
-                and not "".join(self._markup.text).strip()
-            ):
-                self._reject_call()  # blank text is text if no special token marks it
+        if self._state not in OUTSIDE:
+            is_unsure = self._call is None or not self._call.has_started
+            is_word = self._content_kind in _NAMING or (is_unsure and self._content_kind == "gap")
+            is_blank = is_unsure and not "".join(self._markup.text).strip()
+            if self._markup.is_bare and (is_word or is_blank):
+                self._reject_call()  # what may be a name, and blank text, are text without a tag
             elif not is_cut:
                 if self._call is not None:  # it is incomplete, so it must name a known tool
                     self._call.is_bare = True
@@ -997,7 +991,7 @@ class FormatParser:
         """Remove the first ``length`` characters from the buffer and return them."""
         text, self._buffer = self._buffer[:length], self._buffer[length:]
         self._position += length
-        if self._state not in _OUTSIDE and self._markup.section is not None:
+        if self._state not in OUTSIDE and self._markup.section is not None:
             self._markup.section.append(text)
             if self._position - self._markup.position > _ECHO_LIMIT:
                 self._markup.section = None

@@ -23,7 +23,15 @@ from antiphon.wire.extensions import Guide, read_structured_outputs
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
 from antiphon.wire.tools import Custom, Function, GrammarFormat, Namespace, Tool
 from tests.dialects.grammars import ConstrainedWriter
-from tests.dialects.replies import items, read, reply, specials, thinking_of, write_calls
+from tests.dialects.replies import (
+    is_bare,
+    items,
+    read,
+    reply,
+    specials,
+    thinking_of,
+    write_calls,
+)
 
 SPECIAL = ("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]")
 STRING, INTEGER, BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
@@ -679,8 +687,7 @@ def test_every_format_has_a_grammar(form: str, special: bool, free: bool) -> Non
     )
     for wrong in ({"city": "Oslo", "days": "two"}, {"city": "Oslo"}, {"town": "Oslo", "days": 2}):
         assert not answer.may_write(write_calls(row, [("trip", wrong)])), wrong
-    is_bare = row.bare or row.opens.keys() <= row.inner
-    if not (is_bare and row.written.parameter and free):  # which is only text
+    if not (is_bare(row) and row.written.parameter and free):  # which is only text
         assert not answer.may_write(write_calls(row, [("trap", {"city": "Oslo", "days": 2})]))
     assert answer.may_write(IN_MESSAGES.get(form, "") + "Hello") is free
 

@@ -55,7 +55,7 @@ UNMARKED = frozenset({"llama3_json", "xlam"})
 INNER_FORMATS = sorted(
     name
     for name in TAG_FORMATS
-    if any(tag in write_calls(TOOLS[name], [("now", {})]) for tag in TOOLS[name].inner)
+    if any(tag in write_calls(TOOLS[name], [("now", {})]) for tag in TOOLS[name].inner - {"\n"})
 )
 
 
@@ -326,7 +326,7 @@ def test_an_array_in_tags_without_its_end(name: str) -> None:
 def test_text_after_a_call_without_its_section(name: str) -> None:
     form = TOOLS[name]
     output = write_calls(form, [("search", {"query": "a"})])
-    opening = next(tag for tag in sorted(form.inner) if tag in output)
+    opening = next(tag for tag in sorted(form.inner - {"\n"}) if tag in output)
     closing = re.sub(r"(?: name)?=.*", ">", f"</{opening[1:]}")
     call = output[output.index(opening) : output.index(closing) + len(closing)]
     for before, after in (("Ok.", "Done."), ("<x>", "</x>")):
@@ -896,3 +896,87 @@ def test_a_draft_that_breaks_off_ends_with_the_reasoning(name: str, draft: str) 
     if name == "hermes":
         found = found_in(name, f"<think>\n{draft}\n</think>\n\n{call}")
         assert found == [{"reasoning": draft}, {"call": "now", "arguments": "{}"}]
+
+
+_CALL = {"call": "search", "arguments": '{"query": "a"}'}
+
+
+@pytest.mark.parametrize(
+    "parameter", ['<parameter name="query">', '<parameter name="query" string="true">']
+)
+@pytest.mark.parametrize("section", ["", "tool_calls", "function_calls", "own"])
+@pytest.mark.parametrize("name", ["deepseek_v32", "deepseek_v4", "deepseek_v41", "gigachat35"])
+def test_tags_without_the_prefix_of_their_family(name: str, section: str, parameter: str) -> None:
+    first, last = f"<{section}>\n" if section else "", f"</{section}>" if section else ""
+    if section == "own":
+        first, last = TOOLS[name].written.first, TOOLS[name].written.last
+    call = f'<invoke name="search">\n{parameter}a</parameter>\n</invoke>\n'
+    assert found_in(name, f"{first}{call}{call}{last}") == [_CALL, _CALL]
+    assert found_in(name, f"Ok.\n\n{first}{call}{last}") == [{"message": "Ok."}, _CALL]
+
+
+@pytest.mark.parametrize("name", ["deepseek_v32", "deepseek_v4", "deepseek_v41", "gigachat35"])
+def test_tags_without_the_prefix_of_their_family_may_be_text(name: str) -> None:
+    for text in (
+        'Write <invoke name="search"> for it.',
+        'Not <invoke name="other"><parameter name="query">a</parameter></invoke>.',
+    ):
+        assert found_in(name, text) == [{"message": text}]
+    quoted = 'x</parameter>\n</invoke>\n</tool_calls>\n<invoke name="search">'
+    calls = [("search", {"query": quoted})]
+    assert calls_in(name, write_calls(TOOLS[name], calls)) == calls
+
+
+#: Formats with a tag for each key and one for each value.
+KEY_VALUE_FORMATS = sorted(
+    {*TAG_FORMATS} & {name for name in TOOLS if "line" in TOOLS[name].states}
+)
+
+
+@pytest.mark.parametrize("name", KEY_VALUE_FORMATS)
+def test_a_name_on_its_own_line_in_place_of_the_tag_of_a_call(name: str) -> None:
+    form = TOOLS[name]
+    written = form.written.parameter
+    assert written is not None
+    closing = form.written.after.replace("{line}", "")
+    argument = written.render("query", "a")
+    for before in ("", "Ok.\n", "Ok.\n\n"):
+        message = [{"message": "Ok."}] if before else []
+        for after in ("", closing, f"\n{closing}\n"):
+            for line in ("", "\n"):
+                output = f"{before}search{line}{argument}{after}"
+                assert found_in(name, output) == [*message, _CALL], output
+        for text in (f"{before}other\n{argument}{closing}", f"{before}search:\n{argument}"):
+            assert found_in(name, text) == [{"message": text}]
+    for text in ("search\n", "Ok.\nsearch", "Ok.\nsearch\nthe web", "The\nsearch is over.\n"):
+        assert found_in(name, text) == [{"message": text}]
+
+
+#: Formats in which the tag of a section contains the same special token as that of a parameter.
+SHARED_TOKENS = frozenset({"deepseek_v32", "deepseek_v4", "deepseek_v41", "kimi_k3"})
+
+
+@pytest.mark.parametrize("name", sorted({*TAG_FORMATS} - SHARED_TOKENS))
+def test_tags_that_stand_only_in_calls_are_text_in_an_answer(name: str) -> None:
+    written = TOOLS[name].written.parameter
+    assert written is not None
+    argument = written.render("query", "a")
+    text = f"The tags {argument} are tags of a parameter."
+    assert found_in(name, text) == [{"message": text}]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '<name>search</name>\n<arguments>{"query": "a"}</arguments>',
+        '<name>search</name><arguments>\n{"query": "a"}\n</arguments>\n',
+        'search.call(query="a")',
+        'search.call(query="a")\n',
+    ],
+)
+@pytest.mark.parametrize("name", ["hermes", "llama3_json"])
+def test_names_in_tags_and_calls_of_a_method(name: str, body: str) -> None:
+    opening = min(TOOLS[name].opens.keys() & {"<tool_call>", "<|python_tag|>"}, key=len)
+    assert found_in(name, f"Ok.\n{opening}{body}") == [{"message": "Ok."}, _CALL]
+    other = f"{opening}{body}".replace("search", "other")
+    assert found_in(name, other) == [{"message": other}]
