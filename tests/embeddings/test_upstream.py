@@ -147,7 +147,7 @@ async def test_loads_on_demand_and_unloads_when_idle() -> None:
         )
         catalog = await load_catalog(Settings(models={"m": model}))
         served, embeddings = catalog.find("m"), Embeddings(catalog)
-        assert served.status.value == "unloaded"
+        assert served.backend.status.value == "unloaded"
         async with asyncio.timeout(60):
             one, two = await asyncio.gather(
                 *(embeddings.embed("m", [t], tenant="a") for t in ("cat", "dog"))
@@ -155,7 +155,7 @@ async def test_loads_on_demand_and_unloads_when_idle() -> None:
             assert len(one.vectors[0]) == 256 and one.vectors != two.vectors
             with pytest.raises(InvalidRequest, match="dimensions"):
                 await embeddings.embed("m", ["cat"], tenant="a", dimensions=257)
-            while served.status.value != "unloaded":
+            while served.backend.status.value != "unloaded":
                 await asyncio.sleep(0.01)
             assert (await embeddings.embed("m", ["cat"], tenant="a")).vectors == one.vectors
         await catalog.close()
