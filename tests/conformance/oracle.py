@@ -25,7 +25,7 @@ from openai.types.responses import ResponseStreamEvent
 from antiphon.stream.event_grammar import Checker
 from antiphon.stream.fold import fold
 from antiphon.wire.events import EVENTS, Event
-from tests.wire.samples import FOREIGN, FOREIGN_EVENTS, known
+from tests.wire.samples import FOREIGN, FOREIGN_EVENTS, SENT_TO_CODEX, known
 
 Json = dict[str, Any]
 #: Event type → the official client's class. Its own union would try each class in turn.
@@ -73,13 +73,19 @@ def error_frame(frame: Json) -> Json:
 def plain(body: bytes) -> Json:
     """Return a response, after validating it strictly with both types."""
     response: Json = json.loads(body)
-    types = {each["type"] for name in ("output", "tools") for each in response[name]}
-    if FOREIGN & types:
+    if _has_unlisted(response):
         body = json.dumps(known(response)).encode()
     SdkResponse.model_validate_json(body, strict=True)
     if _is_core(response):
         openresponses_types.ResponseResource.model_validate_json(body)
     return response
+
+
+def _has_unlisted(response: Json) -> bool:
+    """Whether the types of the official client lack a part of a response."""
+    types = {each["type"] for name in ("output", "tools") for each in response[name]}
+    code = (response["error"] or {}).get("code")
+    return bool(FOREIGN & types) or code in SENT_TO_CODEX
 
 
 def _is_core(response: Json) -> bool:
@@ -114,6 +120,8 @@ def _checked_lines(body: bytes) -> tuple[bytes, ...]:
 def check_types(event: Json, line: bytes) -> None:
     """Validate an event, and the response in it, strictly with the official client's types.
     ``line``: the JSON of the event."""
+    if "response" in event and _has_unlisted(event["response"]):
+        line = json.dumps({**event, "response": known(event["response"])}).encode()
     if event["type"] not in _UNLISTED and event.get("item", {}).get("type") not in FOREIGN:
         _SDK_EVENTS[event["type"]].model_validate_json(line, strict=True)
     if "response" in event:

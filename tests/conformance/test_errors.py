@@ -10,10 +10,13 @@ import pytest
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError, InvalidRequest, RunError, StoreError, Unavailable
 from antiphon.http.middleware.errors import run_error_reply
+from antiphon.stream.deltas import Open, Text
+from antiphon.wire.items import Message
 from tests.conformance import oracle
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Ask, Json, engine
 from tests.conformance.stepped_backend import SteppedBackend
+from tests.wire.samples import SENT_TO_CODEX
 
 #: Of a client that sends something else where an id stands.
 LONG = "x" * 100_000
@@ -185,6 +188,15 @@ async def test_failure_keeps_its_code(serve: Serve) -> None:
     assert reply.status_code == 429 and int(reply.headers["retry-after"]) > 0
     assert oracle.error(reply)["code"] == "rate_limit_exceeded"
     assert '"code":"rate_limit_exceeded"' in (await server.post(stream=True)).text
+
+
+@pytest.mark.requirement("API-FAILURE-CODES")
+@pytest.mark.parametrize("code", sorted(SENT_TO_CODEX))
+async def test_begun_stream_fails_with_the_codes_of_openais_server(serve: Serve, code: str) -> None:
+    answer = Open(Message(role="assistant", content=()))
+    server = serve(SteppedBackend([answer, Text("one "), BackendError("It broke.", code=code)]))
+    events = oracle.stream((await server.post(stream=True)).content)
+    assert events[-1]["response"]["error"]["code"] == code
 
 
 @pytest.mark.requirement("CL-RETRY-AFTER")

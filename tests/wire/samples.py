@@ -23,6 +23,10 @@ FOREIGN_EVENTS = frozenset(
     tag_of(event) for cls, kind in KINDS.items() if tag_of(cls) in FOREIGN for event in kind.events
 )
 
+#: Codes of failed responses that the types of OpenAI's client lack, although OpenAI's server sends
+#: them and Codex acts on them.
+SENT_TO_CODEX = frozenset({"context_length_exceeded", "insufficient_quota", "server_is_overloaded"})
+
 _CALLER = {"type": "program", "caller_id": "call_p"}
 _SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -581,12 +585,15 @@ REQUIRED: dict[str, set[str]] = {
 
 
 def known(response: Json) -> Json:
-    """Return a response without the items and tools that OpenAI's SDK does not know."""
+    """Return a response without the items, tools and error codes that OpenAI's SDK lacks."""
+    error = response["error"]
+    if error is not None and error["code"] in SENT_TO_CODEX:
+        error = {**error, "code": "server_error"}
     lists = {
         name: [each for each in response[name] if each["type"] not in FOREIGN]
         for name in ("output", "tools")
     }
-    return {**response, **lists}
+    return {**response, **lists, "error": error}
 
 
 def bare(value: Json) -> Json:

@@ -16,6 +16,7 @@ from antiphon.runs.request import attachments
 from antiphon.wire.error_codes import ERROR_CODES, response_code
 from antiphon.wire.parsing import errors as parsing
 from tests.sources import modules_with, nodes
+from tests.wire.samples import SENT_TO_CODEX
 
 
 def calls() -> Iterator[ast.Call]:
@@ -103,11 +104,6 @@ def test_rows_are_sentences_and_sorted() -> None:
     assert list(ERROR_CODES) == sorted(ERROR_CODES)
     for row in ERROR_CODES.values():
         assert row.meaning.endswith(".") and row.action.endswith(".")
-
-
-#: Codes that the types of OpenAI's client lack, although OpenAI's server sends them and Codex acts
-#: on them.
-SENT_TO_CODEX = {"context_length_exceeded", "insufficient_quota", "server_is_overloaded"}
 
 
 def test_failed_responses_have_codes_that_the_client_knows() -> None:
