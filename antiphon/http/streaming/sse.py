@@ -54,9 +54,12 @@ def pad_delta(line: bytes) -> bytes:
 
 
 def pad_chunks(frames: bytes) -> bytes:
-    """Return the frames of another API, each of which has one JSON object, padded like deltas."""
-    lines = (frame.removeprefix(b"data: ") for frame in frames.split(b"\n\n") if frame)
-    return b"".join(b"data: %b\n\n" % _padded(line) for line in lines)
+    """Return the frames of another API with their JSON objects padded like deltas. Comments are
+    unchanged."""
+    return b"\n".join(
+        line[:6] + _padded(line[6:]) if line.startswith(b"data: ") else line
+        for line in frames.split(b"\n")
+    )
 
 
 def _padded(line: bytes) -> bytes:

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai._streaming import SSEDecoder
 
-from antiphon.http.streaming.sse import DONE, frame_events, frame_lines, frame_pieces
+from antiphon.http.streaming.sse import (
+    COMMENT,
+    DONE,
+    frame_events,
+    frame_lines,
+    frame_pieces,
+    pad_chunks,
+)
 from antiphon.wire import events as ev
 from antiphon.wire.response import Response
 
@@ -28,6 +35,14 @@ def test_any_text_survives_the_framing(texts: list[str]) -> None:
     assert decoded.pop().data == "[DONE]"
     assert [json.loads(frame.data)["delta"] for frame in decoded] == texts
     assert {frame.event for frame in decoded} <= {"response.output_text.delta"}
+
+
+def test_padding_leaves_comments_between_frames_unchanged() -> None:
+    padded = pad_chunks(b'data: {"a":1}\n\n' + COMMENT + b'data: {"b":"c"}\n\n')
+    first, comment, last, rest = padded.split(b"\n\n")
+    assert (comment + b"\n\n", rest) == (COMMENT, b"")
+    assert json.loads(first[6:])["a"] == 1 and json.loads(last[6:])["b"] == "c"
+    assert len(first) == len(last)
 
 
 def test_frame_is_two_lines_and_a_blank_line() -> None:
