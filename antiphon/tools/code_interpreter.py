@@ -103,8 +103,8 @@ class CodeInterpreterProvider(ToolProvider[tl.CodeInterpreter]):
 
 
 def _choice(tool: tl.CodeInterpreter, path: str = "container") -> ContainerChoice:
-    """Return the container that the request names, or what it wants of one. ``path``: the request
-    field (for the error message)."""
+    """Return the id of the container that the request names, or else what a container that the
+    server chooses must have. ``path``: the request field (for the error message)."""
     container = tool.container
     return container if isinstance(container, str) else wc.read_auto_container(container, path)
 

@@ -155,8 +155,8 @@ def _hosted_function(
 
 
 def _choice(environment: Mapping[str, Any], path: str = "environment") -> ContainerChoice:
-    """Return the container that the request names, or what it wants of one. ``path``: the request
-    field (for the error message)."""
+    """Return the id of the container that the request names, or else what a container that the
+    server chooses must have. ``path``: the request field (for the error message)."""
     if environment.get("type") == "container_reference":
         return str(environment["container_id"])
     return wc.read_auto_container(environment, path, "container_auto")

@@ -82,8 +82,8 @@ def compare_prompts(
 
 
 def _miss(reason: CacheMissReason | None, earlier: Response, response: Response) -> CacheMiss:
-    """Return the difference without its tokens. ``reason``: None if only the input or the
-    instructions can differ."""
+    """Return why the prompts differ, without the number of tokens. ``reason``: None if only the
+    input or the instructions can differ."""
     has_changed = reason is None and earlier.instructions != response.instructions
     return CacheMiss(
         reason=reason or "input_changed",

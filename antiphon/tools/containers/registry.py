@@ -25,7 +25,8 @@ from .network import network_key
 from .remote import RemoteContainers
 from .skills import ContainerSkill, SkillSummary, check_inline_skills, resolve_skills
 
-#: How a tool chooses its container: by an id, or by what it wants of any container.
+#: How a tool chooses its container: the id of one, or what a container that the server chooses must
+#: have.
 ContainerChoice = str | wc.AutoContainer
 
 
